@@ -1,0 +1,16 @@
+"""The two ways a command ends badly; the CLI prints either as one line and exits with its code."""
+
+
+class OscbenchError(Exception):
+    """Something failed that the user can act on: damaged file, full disk, lost worker (exit code 1)."""
+
+    exit_code = 1
+
+
+class UsageError(OscbenchError, ValueError):
+    """The request itself is wrong: unknown name, bad value, missing input (exit code 2).
+
+    The message names the value, the place it came from and the way out, in one line.
+    """
+
+    exit_code = 2

@@ -1,0 +1,79 @@
+"""Named plug-in points: algorithms, losses and models register themselves and everybody else asks here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from oscbench.errors import UsageError
+
+T = TypeVar("T")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint for a mistyped name: ``", did you mean 'evm'?"``, or ``""`` when nothing is close."""
+    lowered = {candidate.lower(): candidate for candidate in names}
+    match = difflib.get_close_matches(name.lower(), lowered, n=1)
+    return f", did you mean {lowered[match[0]]!r}?" if match else ""
+
+
+@dataclass(frozen=True)
+class Entry(Generic[T]):
+    """One registered thing with what tables, help texts and search spaces say about it."""
+
+    name: str
+    value: T
+    label: str
+    params: type[Any] | None = None
+    paper: str = ""
+
+
+class Registry(Generic[T]):
+    """Maps names to entries; a taken name and an unknown name are both errors.
+
+    Third parties add entries through the entry-point group ``oscbench.<kind>``: the named module is imported the
+    first time the registry is asked for anything.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, Entry[T]] = {}
+        self._plugins_loaded = False
+
+    def register(
+        self, name: str, *, label: str | None = None, params: type[Any] | None = None, paper: str = ""
+    ) -> Callable[[T], T]:
+        """Decorator that registers a class or function under ``name``."""
+
+        def add(value: T) -> T:
+            if name in self._entries:
+                raise ValueError(f"{self.kind} {name!r} is already registered by {self._entries[name].value!r}")
+            self._entries[name] = Entry(name, value, label or name, params, paper)
+            return value
+
+        return add
+
+    def _load_plugins(self) -> None:
+        if not self._plugins_loaded:
+            self._plugins_loaded = True
+            for point in entry_points(group=f"oscbench.{self.kind}"):
+                point.load()
+
+    def info(self, name: str) -> Entry[T]:
+        """The entry called ``name``."""
+        self._load_plugins()
+        if name not in self._entries:
+            raise UsageError(f"unknown {self.kind} {name!r}{nearest(name, self._entries)} (one of {', '.join(self.names())})")
+        return self._entries[name]
+
+    def get(self, name: str) -> T:
+        """What was registered as ``name``."""
+        return self.info(name).value
+
+    def names(self) -> list[str]:
+        """All registered names, in order of registration."""
+        self._load_plugins()
+        return list(self._entries)
