@@ -1,0 +1,23 @@
+"""Fixtures and rules of the whole suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ALLOWED_SKIPS = Path(__file__).parent / "allowed_skips.txt"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A skipped test counts as failed unless its reason stands in allowed_skips.txt."""
+    allowed = {line.strip() for line in ALLOWED_SKIPS.read_text().splitlines() if line.strip() and not line.startswith("#")}
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return
+    reasons = {str(report.longrepr[2]).removeprefix("Skipped: ") for report in reporter.stats.get("skipped", [])}
+    refused = sorted(reasons - allowed)
+    if refused:
+        reporter.write_line(f"skipped for reasons not in {ALLOWED_SKIPS.name}: {'; '.join(refused)}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
