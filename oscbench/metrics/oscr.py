@@ -1,0 +1,208 @@
+"""The open-set classification rate curve and what is read from it: CCR at a false positive rate, areas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from oscbench.metrics.predictions import (
+    Weights,
+    as_float,
+    as_labels,
+    check_unknown_label,
+    known_weights,
+    predict,
+    require_finite,
+)
+from oscbench.types import BoolArray, FloatArray, IntArray
+
+FPRS: Final = (1e-3, 1e-2, 1e-1, 1.0)
+"""False positive rates at which the field reports CCR; the search objective is the sum over them."""
+
+CcrRule = Literal["inclusive", "published"]
+"""How CCR is read at a rate, see ``ccr_at_fpr``."""
+
+AreaRule = Literal["step", "trapezoid"]
+"""How the area is taken, see ``auoscr``."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OscrCurve:
+    """CCR and FPR at every threshold that can change either; ``>=`` on both sides.
+
+    Attributes:
+        thresholds: (T,) ascending: minus infinity, then every distinct score of an unknown or of a correctly
+            classified known sample, in the type of the scores.
+        ccr: (T,) share of known samples classified correctly with a score at or above the threshold, falling.
+        fpr: (T,) share of unknown samples with a score at or above the threshold, falling; NaN without any.
+        at_unknown: (T,) which thresholds are the score of an unknown sample, the only ones the published code
+            looks at.
+        n_known: Number of known samples.
+        n_unknown: Number of unknown samples (of the label asked for).
+    """
+
+    thresholds: FloatArray
+    ccr: NDArray[np.float64]
+    fpr: NDArray[np.float64]
+    at_unknown: BoolArray
+    n_known: int
+    n_unknown: int
+
+
+def oscr_curve(
+    labels: ArrayLike, scores: ArrayLike, *, unknown_label: int, weights: Weights = "sample"
+) -> OscrCurve:
+    """The OSCR curve of known samples against those labelled ``unknown_label``; O(N K + N log N).
+
+    A known sample is classified correctly when its highest score is its own class's; the highest score of a row
+    is also what the threshold is put to. Equal scores pass a threshold together. Samples of the other kind are
+    ignored.
+
+    Args:
+        labels: (N,) known 0..K-1, negative -1, unknown -2.
+        scores: (N, K), higher means more known; compared in their own type, never rounded.
+        unknown_label: ``NEGATIVE`` or ``UNKNOWN``.
+        weights: ``class`` averages CCR over known classes instead of samples.
+
+    Reference: Dhamija, Günther, Boult: Reducing Network Agnostophobia, NeurIPS 2018, section 4.
+
+    >>> curve = oscr_curve([0, 1, -1], [[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], unknown_label=-1)
+    >>> curve.thresholds.tolist(), curve.ccr.tolist(), curve.fpr.tolist()
+    ([-inf, 0.6, 0.7, 0.9], [1.0, 1.0, 0.5, 0.5], [1.0, 1.0, 1.0, 0.0])
+    """
+    predicted, confidence = predict(scores)
+    as_labels(labels, len(predicted), np.shape(scores)[1])
+    return oscr_curve_from_predictions(
+        labels, predicted, confidence, unknown_label=unknown_label, weights=weights
+    )
+
+
+def oscr_curve_from_predictions(
+    labels: ArrayLike,
+    predicted: IntArray,
+    confidence: FloatArray,
+    *,
+    unknown_label: int,
+    weights: Weights = "sample",
+) -> OscrCurve:
+    """``oscr_curve`` from each sample's predicted class (N,) and the score of that class (N,)."""
+    check_unknown_label(unknown_label)
+    scores = as_float(confidence, "confidence", ndim=1)
+    labels = as_labels(labels, len(scores))
+    predicted = np.asarray(predicted)
+    if predicted.shape != scores.shape:
+        raise ValueError(f"predicted has shape {predicted.shape}, confidence {scores.shape}")
+    require_finite(scores, "confidence")
+    correct = predicted == labels
+    correct &= labels >= 0
+    unknown_scores = np.sort(scores[labels == unknown_label])
+    n_known = int(np.count_nonzero(labels >= 0))
+    if weights == "sample":
+        correct_scores = np.sort(scores[correct])
+        thresholds = _thresholds(correct_scores, unknown_scores)
+        ccr = _share_reached(correct_scores, thresholds, n_known)
+    else:
+        order = np.flatnonzero(correct)[np.argsort(scores[correct], kind="stable")]
+        thresholds = _thresholds(scores[order], unknown_scores)
+        per_sample = np.zeros(len(scores))
+        per_sample[labels >= 0] = known_weights(labels[labels >= 0], weights)
+        ccr = _weight_reached(scores[order], per_sample[order], thresholds, n_known)
+    fpr = _share_reached(unknown_scores, thresholds, len(unknown_scores))
+    # An unknown sits at a threshold exactly where the rate falls right after it.
+    at_unknown = fpr > np.append(fpr[1:], 0.0)
+    return OscrCurve(
+        thresholds=thresholds,
+        ccr=ccr,
+        fpr=fpr,
+        at_unknown=at_unknown,
+        n_known=n_known,
+        n_unknown=len(unknown_scores),
+    )
+
+
+def _thresholds(correct_scores: FloatArray, unknown_scores: FloatArray) -> FloatArray:
+    """Minus infinity and the distinct scores, ascending, in their own type."""
+    merged = np.concatenate((correct_scores, unknown_scores, np.array([-np.inf], dtype=correct_scores.dtype)))
+    merged.sort()
+    first_of_equals = np.empty(len(merged), dtype=np.bool_)
+    first_of_equals[0] = True
+    np.not_equal(merged[1:], merged[:-1], out=first_of_equals[1:])
+    distinct: FloatArray = merged[first_of_equals]
+    return distinct
+
+
+def _share_reached(ascending: FloatArray, thresholds: FloatArray, n: int) -> NDArray[np.float64]:
+    """Share of ``n`` whose score is at or above each threshold; NaN of none."""
+    if n == 0:
+        return np.full(len(thresholds), np.nan)
+    share: NDArray[np.float64] = (len(ascending) - np.searchsorted(ascending, thresholds, side="left")) / n
+    return share
+
+
+def _weight_reached(
+    ascending: FloatArray, weights: NDArray[np.float64], thresholds: FloatArray, n: int
+) -> NDArray[np.float64]:
+    """Weight of the scores at or above each threshold; NaN when there is no known sample."""
+    if n == 0:
+        return np.full(len(thresholds), np.nan)
+    from_above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
+    reached: NDArray[np.float64] = from_above[np.searchsorted(ascending, thresholds, side="left")]
+    return reached
+
+
+def ccr_at_fpr(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> float:
+    """Correct classification rate at a false positive rate.
+
+    ``inclusive``: the largest CCR whose FPR is at most ``fpr``; ``fpr=1`` is closed-set accuracy (threshold
+    minus infinity). NaN when even the highest score that occurs lets in more, or there are no unknown samples.
+
+    ``published``: the rule of the published evaluation code, for digit-by-digit comparison: thresholds only at
+    the scores of unknown samples, the largest FPR strictly below ``fpr``; NaN when there is none. It never gives
+    more than ``inclusive``, and at ``fpr=1`` it can fall short of closed-set accuracy.
+    """
+    index = threshold_index(curve, fpr, rule=rule)
+    return float("nan") if index is None else float(curve.ccr[index])
+
+
+def threshold_index(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> int | None:
+    """Position in the curve from which ``ccr_at_fpr`` reads, or ``None`` where the rate cannot be reached."""
+    if not 0.0 <= fpr <= 1.0:
+        raise ValueError(f"a false positive rate lies within 0..1, got {fpr}")
+    if curve.n_unknown == 0:
+        return None
+    # FPR falls along the curve: the first position that keeps the bound has the largest CCR and FPR.
+    if rule == "inclusive":
+        index = int(np.count_nonzero(curve.fpr > fpr))
+        return index if index < len(curve.fpr) else None
+    if rule == "published":
+        candidates = np.flatnonzero(curve.at_unknown & (curve.fpr < fpr))
+        return int(candidates[0]) if len(candidates) else None
+    raise ValueError(f"rule is 'inclusive' or 'published', got {rule!r}")
+
+
+def ccr_fpr_sum(curve: OscrCurve, *, rule: CcrRule = "inclusive", fprs: Sequence[float] = FPRS) -> float:
+    """Sum of the CCR at the given rates, rates that cannot be reached counting as 0: the search objective."""
+    return float(np.nansum([ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs]))
+
+
+def auoscr(curve: OscrCurve, *, rule: AreaRule) -> float:
+    """Area under the OSCR curve, by a named rule since the left end of the curve is a matter of choice.
+
+    ``step``: the integral of the inclusive CCR over FPR 0..1, rates that cannot be reached counting as 0. It is
+    the chance that a known sample is classified correctly with a score above that of an unknown sample.
+    ``trapezoid``: straight lines between the points, starting from (0, 0): an equal score counts one half
+    (OpenAUC, Wang et al., NeurIPS 2022). NaN without known or without unknown samples.
+    """
+    if curve.n_unknown == 0:
+        return float("nan")
+    width = curve.fpr - np.append(curve.fpr[1:], 0.0)
+    above = np.append(curve.ccr[1:], 0.0)  # CCR just above each threshold
+    if rule == "step":
+        return float(np.sum(width * above))
+    if rule == "trapezoid":
+        return float(np.sum(width * (curve.ccr + above)) / 2)
+    raise ValueError(f"rule is 'step' or 'trapezoid', got {rule!r}")
