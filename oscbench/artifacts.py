@@ -25,7 +25,18 @@ from oscbench.config import SCHEMA, fingerprint, from_mapping
 from oscbench.errors import OscbenchError, UsageError
 
 META = "meta.json"
-_RECORDED_PACKAGES = ("oscbench", "numpy", "torch", "torchvision", "ray", "optuna", "numba", "ffcv", "pillow", "scikit-learn")
+_RECORDED_PACKAGES = (
+    "oscbench",
+    "numpy",
+    "torch",
+    "torchvision",
+    "ray",
+    "optuna",
+    "numba",
+    "ffcv",
+    "pillow",
+    "scikit-learn",
+)
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
@@ -52,7 +63,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside ``path`` that replaces it on success and vanishes on any error."""
+    """Yields a temporary folder beside ``path`` that replaces it on success and vanishes on any error.
+
+    A reader sees the old folder, then for the moment between two renames none, then the new one: never a mixture.
+    """
     with _writing(path):
         temporary = _temporary_sibling(path)
         temporary.mkdir()

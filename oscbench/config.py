@@ -93,7 +93,9 @@ def _typed(hint: Any, value: Any) -> Any:
     if origin is Literal:
         if value not in get_args(hint):
             choices = get_args(hint)
-            raise ValueError(f"expected one of {', '.join(map(str, choices))}, got {value!r}{nearest(str(value), map(str, choices))}")
+            raise ValueError(
+                f"expected one of {', '.join(map(str, choices))}, got {value!r}{nearest(str(value), map(str, choices))}"
+            )
         return value
     if origin in (tuple, list, Sequence):
         if not isinstance(value, list | tuple):

@@ -34,7 +34,6 @@ class _Probe:
     what: str
     code: str
     remedy: str
-    absent: State = "missing"
 
 
 _SETUP = "run scripts/setup.sh"
@@ -58,7 +57,11 @@ _PROBES = (
         "run scripts/setup.sh (without --no-ffcv); until then images go through the slower PIL loader",
     ),
     _Probe("ray", "import ray, ray.tune, ray.train; print(ray.__version__)", _SETUP),
-    _Probe("optuna dashboard", "import importlib.metadata as m, optuna_dashboard; print(m.version('optuna-dashboard'))", _SETUP),
+    _Probe(
+        "optuna dashboard",
+        "import importlib.metadata as m, optuna_dashboard; print(m.version('optuna-dashboard'))",
+        _SETUP,
+    ),
     _Probe(
         "WordNet tree",
         "from oscbench.protocols.base import load_protocol\n"
@@ -83,7 +86,9 @@ def examine(data: str, runs: Path) -> list[Finding]:
 
 def _run_probe(probe: _Probe) -> Finding:
     try:
-        done = subprocess.run([sys.executable, "-c", probe.code], capture_output=True, text=True, timeout=_PROBE_SECONDS)
+        done = subprocess.run(
+            [sys.executable, "-c", probe.code], capture_output=True, text=True, timeout=_PROBE_SECONDS
+        )
     except subprocess.TimeoutExpired:
         return Finding(probe.what, "broken", f"no answer in {_PROBE_SECONDS} s", probe.remedy)
     if done.returncode == 0:
@@ -105,7 +110,10 @@ def _system_wordnet() -> Finding:
     if (folder / "data.noun").exists():
         return Finding("WordNet database", "ok", str(folder))
     return Finding(
-        "WordNet database", "missing", f"{folder} not found", "only one test needs it: apt-get install wordnet-base wordnet-sense-index"
+        "WordNet database",
+        "missing",
+        f"{folder} not found",
+        "only one test needs it: apt-get install wordnet-base wordnet-sense-index",
     )
 
 
@@ -116,7 +124,12 @@ def _disk(runs: Path) -> Finding:
     if not os.access(existing, os.W_OK):
         return Finding("disk", "broken", f"{existing} is not writable", "choose another folder with --runs")
     if free < 5:
-        return Finding("disk", "low", detail, "the embedded data needs 1 GiB, ImageNet protocols 30 GiB and more: use --runs")
+        return Finding(
+            "disk",
+            "low",
+            detail,
+            "the embedded data needs 1 GiB, ImageNet protocols 30 GiB and more: use --runs",
+        )
     return Finding("disk", "ok", detail)
 
 
@@ -125,7 +138,9 @@ def _memory() -> Finding:
     free = pages("SC_AVPHYS_PAGES") * pages("SC_PAGE_SIZE") / GIB
     total = pages("SC_PHYS_PAGES") * pages("SC_PAGE_SIZE") / GIB
     detail = f"{total:.0f} GiB, {free:.0f} free; {len(os.sched_getaffinity(0))} CPUs"
-    return Finding("memory", "ok", detail) if total >= 4 else Finding("memory", "low", detail, "4 GiB are needed at least")
+    return (
+        Finding("memory", "ok", detail) if total >= 4 else Finding("memory", "low", detail, "4 GiB are needed at least")
+    )
 
 
 def _data_folder(data: str) -> Finding:
@@ -135,7 +150,10 @@ def _data_folder(data: str) -> Finding:
     absent = [name for name in ("train", "val") if not (root / name).is_dir()]
     if absent:
         return Finding(
-            "data folder", "missing", f"{root} has no {' and no '.join(absent)}", "give the ILSVRC-2012 folder that holds train/<wnid> and val/<wnid>"
+            "data folder",
+            "missing",
+            f"{root} has no {' and no '.join(absent)}",
+            "give the ILSVRC-2012 folder that holds train/<wnid> and val/<wnid>",
         )
     counts = {name: sum(1 for entry in (root / name).iterdir() if entry.is_dir()) for name in ("train", "val")}
     return Finding("data folder", "ok", f"{root}: {counts['train']} train and {counts['val']} val classes")

@@ -34,9 +34,22 @@ def show_progress(label: str) -> Iterator[ProgressFn]:
 
 def _bar(label: str) -> Iterator[ProgressFn]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task(label, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
@@ -53,6 +66,10 @@ def _log_lines(label: str) -> ProgressFn:
             return
         last = now
         left = (now - started) / max(done, 1) * (total - done)
-        print(f"{label}: {done}/{total}, {duration(now - started)} passed, about {duration(left)} left", file=sys.stderr, flush=True)
+        print(
+            f"{label}: {done}/{total}, {duration(now - started)} passed, about {duration(left)} left",
+            file=sys.stderr,
+            flush=True,
+        )
 
     return progress

@@ -66,7 +66,9 @@ class Registry(Generic[T]):
         """The entry called ``name``."""
         self._load_plugins()
         if name not in self._entries:
-            raise UsageError(f"unknown {self.kind} {name!r}{nearest(name, self._entries)} (one of {', '.join(self.names())})")
+            raise UsageError(
+                f"unknown {self.kind} {name!r}{nearest(name, self._entries)} (one of {', '.join(self.names())})"
+            )
         return self._entries[name]
 
     def get(self, name: str) -> T:

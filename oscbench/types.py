@@ -276,9 +276,7 @@ def _save_folder(folder: Path, arrays: dict[str, tuple[Any, type[np.generic]]], 
         meta.write(temporary)
 
 
-def _check_rows(
-    labels: IntArray, ids: IntArray, class_index: IntArray, classes: tuple[str, ...], n_known: int
-) -> None:
+def _check_rows(labels: IntArray, ids: IntArray, class_index: IntArray, classes: tuple[str, ...], n_known: int) -> None:
     n = len(labels)
     if len(ids) != n or len(class_index) != n:
         raise UsageError(f"labels have {n} rows, ids {len(ids)}, class_index {len(class_index)}: they must agree")
@@ -286,9 +284,7 @@ def _check_rows(
         raise UsageError("the set has no rows")
     bad = np.flatnonzero((labels < UNKNOWN) | (labels >= n_known))
     if len(bad):
-        raise UsageError(
-            f"label {labels[bad[0]]} in row {bad[0]} is outside -2..{n_known - 1} ({len(bad)} such rows)"
-        )
+        raise UsageError(f"label {labels[bad[0]]} in row {bad[0]} is outside -2..{n_known - 1} ({len(bad)} such rows)")
     disorder = np.flatnonzero(np.diff(ids) <= 0)
     if len(disorder):
         raise UsageError(f"ids must ascend, row {disorder[0] + 1} has {ids[disorder[0] + 1]} after {ids[disorder[0]]}")

@@ -32,7 +32,9 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback(epilog="Any verb takes --debug, which shows the traceback of an error.")
-def _root(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version.")) -> None:
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
     pass
 
 

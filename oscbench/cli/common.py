@@ -15,7 +15,9 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything rand
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Answer the questions with yes.")]
-AddressOption = Annotated[str | None, typer.Option("--address", help="An existing Ray cluster; default: start Ray here.")]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", help="An existing Ray cluster; default: start Ray here.")
+]
 
 
 def examples(*commands: str) -> str:
