@@ -53,14 +53,12 @@ class OscrCurve:
     n_unknown: int
 
 
-def oscr_curve(
-    labels: ArrayLike, scores: ArrayLike, *, unknown_label: int, weights: Weights = "sample"
-) -> OscrCurve:
+def oscr_curve(labels: ArrayLike, scores: ArrayLike, *, unknown_label: int, weights: Weights = "sample") -> OscrCurve:
     """The OSCR curve of known samples against those labelled ``unknown_label``; O(N K + N log N).
 
-    A known sample is classified correctly when its highest score is its own class's; the highest score of a row
-    is also what the threshold is put to. Equal scores pass a threshold together. Samples of the other kind are
-    ignored.
+    A known sample is classified correctly when its highest score is its own class's; the highest score of a
+    row is also what the threshold is put to. Equal scores pass a threshold together. Samples of the other kind
+    are ignored.
 
     Args:
         labels: (N,) known 0..K-1, negative -1, unknown -2.
@@ -76,9 +74,7 @@ def oscr_curve(
     """
     predicted, confidence = predict(scores)
     as_labels(labels, len(predicted), np.shape(scores)[1])
-    return oscr_curve_from_predictions(
-        labels, predicted, confidence, unknown_label=unknown_label, weights=weights
-    )
+    return oscr_curve_from_predictions(labels, predicted, confidence, unknown_label=unknown_label, weights=weights)
 
 
 def oscr_curve_from_predictions(
@@ -158,11 +154,11 @@ def ccr_at_fpr(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> 
     """Correct classification rate at a false positive rate.
 
     ``inclusive``: the largest CCR whose FPR is at most ``fpr``; ``fpr=1`` is closed-set accuracy (threshold
-    minus infinity). NaN when even the highest score that occurs lets in more, or there are no unknown samples.
+    minus infinity). NaN when even the highest score that occurs lets in more, or there are no unknowns.
 
-    ``published``: the rule of the published evaluation code, for digit-by-digit comparison: thresholds only at
-    the scores of unknown samples, the largest FPR strictly below ``fpr``; NaN when there is none. It never gives
-    more than ``inclusive``, and at ``fpr=1`` it can fall short of closed-set accuracy.
+    ``published``: the rule of the published evaluation code, for digit-by-digit comparison: thresholds only
+    at the scores of unknown samples, the largest FPR strictly below ``fpr``; NaN when there is none. It never
+    gives more than ``inclusive``, and at ``fpr=1`` it can fall short of closed-set accuracy.
     """
     index = threshold_index(curve, fpr, rule=rule)
     return float("nan") if index is None else float(curve.ccr[index])
@@ -192,8 +188,8 @@ def ccr_fpr_sum(curve: OscrCurve, *, rule: CcrRule = "inclusive", fprs: Sequence
 def auoscr(curve: OscrCurve, *, rule: AreaRule) -> float:
     """Area under the OSCR curve, by a named rule since the left end of the curve is a matter of choice.
 
-    ``step``: the integral of the inclusive CCR over FPR 0..1, rates that cannot be reached counting as 0. It is
-    the chance that a known sample is classified correctly with a score above that of an unknown sample.
+    ``step``: the integral of the inclusive CCR over FPR 0..1, rates that cannot be reached counting as 0. It
+    is the chance that a known sample is classified correctly with a score above that of an unknown sample.
     ``trapezoid``: straight lines between the points, starting from (0, 0): an equal score counts one half
     (OpenAUC, Wang et al., NeurIPS 2022). NaN without known or without unknown samples.
     """

@@ -60,16 +60,12 @@ def require_finite(values: FloatArray, name: str) -> None:
     """Refuses NaN and infinity in a vector, naming the first row."""
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        raise ValueError(
-            f"{name} in row {bad[0]}: {values[bad[0]]} ({len(bad)} such rows); scores must be finite"
-        )
+        raise ValueError(f"{name} in row {bad[0]}: {values[bad[0]]} ({len(bad)} such rows); scores must be finite")
 
 
 def _refuse_not_finite(block: FloatArray, start: int) -> None:
     row, column = np.argwhere(~np.isfinite(block))[0]
-    raise ValueError(
-        f"scores in row {start + row}, column {column}: {block[row, column]}; scores must be finite"
-    )
+    raise ValueError(f"scores in row {start + row}, column {column}: {block[row, column]}; scores must be finite")
 
 
 def as_labels(labels: ArrayLike, n_rows: int, n_known: int | None = None) -> IntArray:
@@ -96,9 +92,7 @@ def as_labels(labels: ArrayLike, n_rows: int, n_known: int | None = None) -> Int
 def check_unknown_label(unknown_label: int) -> None:
     """Refuses anything but the two labels that are no class."""
     if unknown_label not in (NEGATIVE, UNKNOWN):
-        raise ValueError(
-            f"unknown_label is {NEGATIVE} (negatives) or {UNKNOWN} (unknowns), got {unknown_label}"
-        )
+        raise ValueError(f"unknown_label is {NEGATIVE} (negatives) or {UNKNOWN} (unknowns), got {unknown_label}")
 
 
 def known_weights(labels: IntArray, weights: Weights) -> NDArray[np.float64]:
