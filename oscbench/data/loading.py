@@ -1,0 +1,230 @@
+"""The one interface behind which images are loaded: FFCV files where they exist, PIL everywhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oscbench.data.augment import RANDAUGMENT, centre_windows, hashed_bits, train_windows
+from oscbench.data.images import Pixels, cut, read_resized
+from oscbench.errors import UsageError
+from oscbench.types import IntArray
+
+if TYPE_CHECKING:
+    from oscbench.data.samples import SampleTable
+
+logger = logging.getLogger(__name__)
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+_BATCHES_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images with their labels and sample ids; the tensors belong to the receiver and are safe to keep.
+
+    Attributes:
+        images: (B, 3, crop, crop) float32 in [0, 1], or normalised.
+        labels: (B,) int64, known 0..K-1, negative -1, unknown -2.
+        ids: (B,) int64, rows of the split's sample table.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    ids: torch.Tensor
+
+
+@dataclass(frozen=True)
+class DataSplit:
+    """Where one split's images are: below ``root`` as its table says and, once converted, in one FFCV file."""
+
+    root: Path
+    samples: SampleTable
+    beton: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandAugment:
+    """Random colour and geometry operations after crop and flip (Cubuk et al. 2020); not in the published recipe."""
+
+    operations: int = 2
+    magnitude: int = 9
+
+    def __post_init__(self) -> None:
+        if self.operations < 1 or not 0 <= self.magnitude <= 30:
+            raise UsageError(
+                f"RandAugment needs operations >= 1 and magnitude in 0..30, got {self.operations} and {self.magnitude}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderConfig:
+    """What happens to an image between disk and network.
+
+    Attributes:
+        crop: Side of the square that the network sees.
+        stored_side: Shorter side to which images are resized first.
+        train: Hashed random crop and flip; otherwise the centre crop.
+        seed: Seed of the crops, flips and RandAugment.
+        flip: Whether training mirrors half of the images.
+        randaugment: Further augmentation in training.
+        normalise: Subtract ImageNet's mean and divide by its deviation; the published recipe does not.
+        threads: Threads that decode, this worker's own share of the CPUs.
+        backend: ``auto`` takes FFCV where its file and library are there.
+    """
+
+    crop: int = 224
+    stored_side: int = 256
+    train: bool
+    seed: int = 0
+    flip: bool = True
+    randaugment: RandAugment | None = None
+    normalise: bool = False
+    threads: int = 1
+    backend: Literal["auto", "ffcv", "pil"] = "auto"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.crop <= self.stored_side:
+            raise UsageError(f"crop must lie in 1..{self.stored_side} (the stored side), got {self.crop}")
+        if self.threads < 1:
+            raise UsageError(f"a loader needs at least 1 thread, got {self.threads}")
+
+    def windows(self, epoch: int, ids: IntArray, heights: IntArray, widths: IntArray) -> IntArray:
+        """(N, 3) top, left and flip of each sample's crop: the one definition of both transforms."""
+        if not self.train:
+            return centre_windows(heights, widths, crop=self.crop)
+        return train_windows(ids, heights, widths, crop=self.crop, flip=self.flip, seed=self.seed, epoch=epoch)
+
+
+class ImageLoader(Protocol):
+    """Reads one split's images in whatever order it is asked for."""
+
+    def epoch(self, epoch: int, ids: IntArray, batch_size: int) -> Iterator[Batch]:
+        """Yields exactly these samples in this order; the last batch may be smaller.
+
+        Args:
+            epoch: Number of the epoch; with the seed it decides crops and flips in training.
+            ids: Sample ids, repeats allowed; the caller shuffles and shards, so that runs repeat and resume.
+            batch_size: Samples per batch.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends threads and frees memory; the loader cannot be used afterwards."""
+        ...
+
+
+def open_loader(source: DataSplit, config: LoaderConfig) -> ImageLoader:
+    """The loader of a split: FFCV's when asked for, or when its file and library are there; else PIL's."""
+    if config.backend == "pil":
+        return PilLoader(source, config)
+    if config.backend == "ffcv" and source.beton is None:
+        raise UsageError("the FFCV loader needs a converted file; run `oscbench data convert` or use the PIL loader")
+    if source.beton is not None and importlib.util.find_spec("ffcv") is not None:
+        from oscbench.data.ffcv import FfcvLoader
+
+        return FfcvLoader(source, config)
+    if config.backend == "ffcv":
+        raise UsageError("ffcv is not installed; `oscbench doctor` says how to get it, or use the PIL loader")
+    if source.beton is not None:
+        logger.warning("ffcv is not installed: reading the original images with PIL instead of %s", source.beton)
+    return PilLoader(source, config)
+
+
+def check_request(source: DataSplit, ids: IntArray, batch_size: int) -> IntArray:
+    """The ids as int64; raises when one is outside the sample table or a batch would be empty."""
+    if batch_size < 1:
+        raise UsageError(f"batch size must be at least 1, got {batch_size}")
+    ids = np.asarray(ids, np.int64)
+    bad = np.flatnonzero((ids < 0) | (ids >= len(source)))
+    if len(bad):
+        raise UsageError(f"sample id {ids[bad[0]]} is outside the table's 0..{len(source) - 1}")
+    return ids
+
+
+def finish_batch(
+    pixels: NDArray[np.uint8], ids: IntArray, source: DataSplit, config: LoaderConfig, epoch: int
+) -> Batch:
+    """The last step of every loader: (B, crop, crop, 3) pixels augmented, as floats, with labels; all copied."""
+    if config.train and config.randaugment is not None:
+        pixels = _randaugmented(pixels, ids, config.randaugment, config.seed, epoch)
+    images = torch.empty((len(ids), 3, config.crop, config.crop), dtype=torch.float32)
+    images.copy_(torch.from_numpy(pixels).permute(0, 3, 1, 2)).div_(255)
+    if config.normalise:
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+        images.sub_(mean).div_(std)
+    labels = torch.from_numpy(np.asarray(source.samples.labels, np.int64)[ids])
+    return Batch(images=images, labels=labels, ids=torch.from_numpy(ids.copy()))
+
+
+def _randaugmented(
+    pixels: NDArray[np.uint8], ids: IntArray, settings: RandAugment, seed: int, epoch: int
+) -> NDArray[np.uint8]:
+    """Each image under its own seed, so that neither batch nor worker changes the result."""
+    from oscbench.training.torchvision_import import torchvision  # noqa: F401 - makes the next line importable
+    from torchvision.transforms import v2
+
+    transform = v2.RandAugment(settings.operations, settings.magnitude)
+    out = np.empty_like(pixels)
+    with torch.random.fork_rng(devices=[]):
+        for row, bits in enumerate(hashed_bits(seed, epoch, ids, RANDAUGMENT).tolist()):
+            torch.manual_seed(bits)
+            image = torch.from_numpy(pixels[row].copy()).permute(2, 0, 1)
+            out[row] = transform(image).permute(1, 2, 0).numpy()
+    return out
+
+
+class PilLoader:
+    """Decodes and resizes the original images with PIL: needs neither conversion nor FFCV, and is its oracle."""
+
+    def __init__(self, source: DataSplit, config: LoaderConfig) -> None:
+        self.source = source
+        self.config = config
+        self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="pil-loader")
+
+    def epoch(self, epoch: int, ids: IntArray, batch_size: int) -> Iterator[Batch]:
+        """See ``ImageLoader.epoch``."""
+        return self._batches(epoch, check_request(self.source, ids, batch_size), batch_size)
+
+    def _batches(self, epoch: int, ids: IntArray, batch_size: int) -> Iterator[Batch]:
+        ahead: deque[tuple[IntArray, list[Future[Pixels]]]] = deque()
+        try:
+            for start in range(0, len(ids), batch_size):
+                part = ids[start : start + batch_size]
+                ahead.append((part, [self._pool.submit(self._pixels, epoch, int(i)) for i in part]))
+                if len(ahead) > _BATCHES_AHEAD:
+                    yield self._finished(epoch, *ahead.popleft())
+            while ahead:
+                yield self._finished(epoch, *ahead.popleft())
+        finally:
+            for _, futures in ahead:
+                for future in futures:
+                    future.cancel()
+
+    def _finished(self, epoch: int, ids: IntArray, futures: list[Future[Pixels]]) -> Batch:
+        pixels = np.stack([future.result() for future in futures])
+        return finish_batch(pixels, ids, self.source, self.config, epoch)
+
+    def _pixels(self, epoch: int, sample_id: int) -> Pixels:
+        image = read_resized(self.source.root / self.source.samples.paths[sample_id], self.config.stored_side)
+        height, width = image.shape[:2]
+        (window,) = self.config.windows(epoch, *(np.array([x]) for x in (sample_id, height, width)))
+        return cut(image, window, self.config.crop)
+
+    def close(self) -> None:
+        """See ``ImageLoader.close``."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
