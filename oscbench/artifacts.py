@@ -155,7 +155,7 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
 def load_array(path: Path, dtype: type[np.generic], ndim: int) -> NDArray[Any]:
     """A memory-mapped ``.npy`` file, checked for type and number of dimensions; damage names the file."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise UsageError(f"{path} is missing") from error
     except (ValueError, EOFError, OSError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -105,12 +105,10 @@ class FeatureSet(Inputs):
         Without ``classes`` the known classes are named by their label, and all negatives and all unknowns are one
         class each (``negative``, ``unknown``).
         """
-        if classes is None:
-            classes = (*map(str, range(n_known)), "negative", "unknown")
-            # -1 -> K, -2 -> K + 1
-            class_index = np.where(labels >= 0, labels, n_known - 1 - labels).astype(np.int32)
-        elif class_index is None:
-            raise UsageError("classes are given without class_index")
+        if class_index is None:
+            class_index, classes = classes_of_labels(labels, n_known)
+        elif classes is None:
+            classes = tuple(map(str, range(int(class_index.max(initial=-1)) + 1)))
         return cls(
             embedding=embedding,
             logits=logits,
@@ -118,7 +116,7 @@ class FeatureSet(Inputs):
             n_known=n_known,
             labels=labels,
             ids=np.arange(len(labels), dtype=np.int64) if ids is None else ids,
-            class_index=class_index if class_index is not None else np.empty(0, np.int32),
+            class_index=class_index,
             classes=classes,
             meta=meta,
         )
@@ -154,12 +152,12 @@ class FeatureSet(Inputs):
 
     def save(self, folder: Path) -> None:
         """Writes the feature set folder whole or not at all; needs ``meta``."""
-        arrays = {"embedding": (self.embedding, np.float32), "labels": (self.labels, np.int64)}
-        arrays |= {"ids": (self.ids, np.int64), "class_index": (self.class_index, np.int32)}
-        for name, optional in (("logits", self.logits), ("pooled", self.pooled)):
-            if optional is not None:
-                arrays[name] = (optional, np.float32)
-        _save_folder(folder, arrays, self.meta)
+        arrays = {
+            "embedding": np.asarray(self.embedding, np.float32),
+            "logits": None if self.logits is None else np.asarray(self.logits, np.float32),
+            "pooled": None if self.pooled is None else np.asarray(self.pooled, np.float32),
+        }
+        _save_folder(folder, self, arrays)
 
     @classmethod
     def load(cls, folder: Path, *, n_known: int | None = None) -> FeatureSet:
@@ -192,7 +190,7 @@ class FeatureSet(Inputs):
             logits=optional("logits", np.float32, 2),
             pooled=load_array(folder / "pooled.npy", np.float32, 2) if has_pooled else None,
             ids=optional("ids", np.int64, 1),
-            class_index=optional("class_index", np.int32, 1) if meta is not None else None,
+            class_index=optional("class_index", np.int32, 1),
             classes=meta.classes if meta is not None else None,
             meta=meta,
         )
@@ -226,9 +224,7 @@ class ScoreSet:
 
     def save(self, folder: Path) -> None:
         """Writes the score set folder whole or not at all; needs ``meta``."""
-        arrays = {"scores": (self.scores, np.float64), "labels": (self.labels, np.int64)}
-        arrays |= {"ids": (self.ids, np.int64), "class_index": (self.class_index, np.int32)}
-        _save_folder(folder, arrays, self.meta)
+        _save_folder(folder, self, {"scores": np.asarray(self.scores, np.float64)})
 
     @classmethod
     def load(cls, folder: Path) -> ScoreSet:
@@ -250,9 +246,18 @@ class ScoreSet:
         else:
             has_ids = (folder / "ids.npy").exists()
             ids = load_array(folder / "ids.npy", np.int64, 1) if has_ids else np.arange(len(labels), dtype=np.int64)
-            class_index = np.where(labels >= 0, labels, n_known - 1 - labels).astype(np.int32)
-            classes = (*map(str, range(n_known)), "negative", "unknown")
+            class_index, classes = classes_of_labels(labels, n_known)
         return cls(scores=scores, labels=labels, ids=ids, class_index=class_index, classes=classes, meta=meta)
+
+
+def classes_of_labels(labels: IntArray, n_known: int) -> tuple[IntArray, tuple[str, ...]]:
+    """Class index (N,) and names for rows of which only the labels are known: all negatives are one class.
+
+    >>> classes_of_labels(np.array([1, -1, -2]), 2)
+    (array([1, 2, 3], dtype=int32), ('0', '1', 'negative', 'unknown'))
+    """
+    index = np.where(labels >= 0, labels, n_known - 1 - labels).astype(np.int32)
+    return index, (*map(str, range(n_known)), "negative", "unknown")
 
 
 def check_finite(array: FloatArray, where: str) -> None:
@@ -267,13 +272,18 @@ def check_finite(array: FloatArray, where: str) -> None:
         raise UsageError(f"{where}: row {bad[0]} holds NaN or infinity ({len(bad)} such rows); remove or repair them")
 
 
-def _save_folder(folder: Path, arrays: dict[str, tuple[Any, type[np.generic]]], meta: Meta | None) -> None:
-    if meta is None:
+def _save_folder(folder: Path, rows: FeatureSet | ScoreSet, arrays: Mapping[str, NDArray[Any] | None]) -> None:
+    """Writes what both kinds of folder share beside the ``arrays`` of one kind; ``None`` is left out."""
+    if rows.meta is None:
         raise ValueError(f"cannot write {folder} without meta: a stage's folder says what it was made from")
     with atomic_folder(folder) as temporary:
-        for name, (array, dtype) in arrays.items():
-            save_array(temporary / f"{name}.npy", np.asarray(array, dtype))
-        meta.write(temporary)
+        for name, array in arrays.items():
+            if array is not None:
+                save_array(temporary / f"{name}.npy", array)
+        save_array(temporary / "labels.npy", np.asarray(rows.labels, np.int64))
+        save_array(temporary / "ids.npy", np.asarray(rows.ids, np.int64))
+        save_array(temporary / "class_index.npy", np.asarray(rows.class_index, np.int32))
+        rows.meta.write(temporary)
 
 
 def _check_rows(labels: IntArray, ids: IntArray, class_index: IntArray, classes: tuple[str, ...], n_known: int) -> None:

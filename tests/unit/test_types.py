@@ -97,6 +97,8 @@ def test_own_features_need_only_embedding_and_labels(tmp_path: Path):
     assert own.classes == ("0", "1", "2", "negative", "unknown")
     with pytest.raises(UsageError, match="MSS needs logits"):
         own.inputs().require_logits("MSS")
+    save_array(tmp_path / "class_index.npy", np.array([0, 1, 7, 2, 9, 0], np.int32))
+    assert FeatureSet.load(tmp_path).classes[7:] == ("7", "8", "9")
     before = own.fingerprint
     save_array(tmp_path / "embedding.npy", np.full((6, 4), 2, np.float32))
     assert FeatureSet.load(tmp_path).fingerprint != before
