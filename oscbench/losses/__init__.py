@@ -1,1 +1,11 @@
-"""Losses of oscbench."""
+"""Losses; every module in this folder registers what it holds, so there is no list to keep."""
+
+import pkgutil
+from importlib import import_module
+
+from oscbench.losses.base import LOSSES, Criterion, LossSpec, TrainingClasses, weighted_mean
+
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["LOSSES", "Criterion", "LossSpec", "TrainingClasses", "weighted_mean"]
