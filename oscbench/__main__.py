@@ -1,0 +1,5 @@
+"""``python -m oscbench``."""
+
+from oscbench.cli import main
+
+main()
