@@ -1,5 +1,9 @@
 """Open-set metrics as pure functions of labels and scores; every printed number goes through here."""
 
+from oscbench.metrics.bootstrap import BootstrapMetric, Interval, bootstrap
+from oscbench.metrics.confidence import Confidence, confidence
+from oscbench.metrics.confusion import OpenSetConfusion, open_set_confusion
+from oscbench.metrics.detection import auroc, average_precision, closed_set_accuracy, openness
 from oscbench.metrics.oscr import (
     FPRS,
     AreaRule,
@@ -13,19 +17,36 @@ from oscbench.metrics.oscr import (
     threshold_index,
 )
 from oscbench.metrics.predictions import Predictions, Weights, predict
+from oscbench.metrics.threshold import OperatingPoint, Threshold, decide, operating_point, threshold_for_fpr
 
 __all__ = [
     "FPRS",
     "AreaRule",
+    "BootstrapMetric",
     "CcrRule",
+    "Confidence",
+    "Interval",
+    "OpenSetConfusion",
+    "OperatingPoint",
     "OscrCurve",
     "Predictions",
+    "Threshold",
     "Weights",
     "auoscr",
+    "auroc",
+    "average_precision",
+    "bootstrap",
     "ccr_at_fpr",
     "ccr_fpr_sum",
+    "closed_set_accuracy",
+    "confidence",
+    "decide",
+    "open_set_confusion",
+    "openness",
+    "operating_point",
     "oscr_curve",
     "oscr_curve_from_predictions",
     "predict",
+    "threshold_for_fpr",
     "threshold_index",
 ]
