@@ -1,0 +1,265 @@
+"""OpenMax: logits lowered where a query lies too far from the mean of its class (Bendale and Boult, CVPR 2016)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oscbench.errors import UsageError
+from oscbench.numerics.openmax_kernel import RankedLogits, TailFits, best_of_grid, rank_logits, score_setting
+from oscbench.numerics.weibull import fit_log_tails
+from oscbench.postprocessors.base import (
+    POSTPROCESSORS,
+    ScoreKind,
+    finite_logits,
+    require_fitted,
+    require_score_kind,
+    require_width,
+)
+from oscbench.types import FeatureSet, FloatArray, Inputs, ProgressFn, check_finite
+
+log = logging.getLogger(__name__)
+
+NEVER_WINS = {"probability": -1.0, "log": float(np.finfo(np.float64).min)}
+"""Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenMaxParams:
+    """Hyperparameters of OpenMax; the defaults are the published choice for protocol 1 with softmax training.
+
+    Attributes:
+        tail_size: Number of largest distances to the class mean that are fitted (lambda).
+        distance_multiplier: Factor on those distances when fitting, not when scoring (kappa).
+        alpha: Number of largest logits that are revised.
+        weights: ``paper``: the i-th largest logit is revised by (alpha - i) / alpha, so that the last is left as it
+            is; ``code``: by (alpha + 1 - i) / alpha, as in the authors' program.
+    """
+
+    tail_size: int = 1000
+    distance_multiplier: float = 2.0
+    alpha: int = 10
+    weights: Literal["paper", "code"] = "paper"
+
+    def __post_init__(self) -> None:
+        if self.tail_size < 1:
+            raise UsageError(f"tail_size must be >= 1, got {self.tail_size}")
+        if not 0 < self.distance_multiplier < np.inf:
+            raise UsageError(f"distance_multiplier must be > 0 and finite, got {self.distance_multiplier}")
+        if self.alpha < 1:
+            raise UsageError(f"alpha must be >= 1, got {self.alpha}")
+        if self.weights not in ("paper", "code"):
+            raise UsageError(f"weights must be 'paper' or 'code', got {self.weights!r}")
+
+
+@POSTPROCESSORS.register("openmax", label="OpenMax", params=OpenMaxParams, paper="arXiv:1511.06233")
+class OpenMax:
+    """Probabilities of the known classes after part of the top logits was moved to an unknown class.
+
+    For each class the largest cosine distances d of its correct training rows to their mean are shifted to
+    x = 1 + kappa (d - d_t), d_t the smallest of the tail, and fitted by a Weibull distribution. A query at distance d
+    has the knownness w = exp(-(x / scale)^shape) with x = max(0, 1 + d - kappa d_t). Its i-th largest logit is
+    multiplied by 1 - (alpha - i) / alpha (1 - w); the unknown logit is the sum of what was taken away, and the scores
+    are the softmax over the 1 + K logits without the unknown one. A tail without spread is a step at d = kappa d_t.
+
+    Attributes:
+        notes: What ``fit`` had to bend, one line each: clipped tails or alpha, tails without spread, classes
+            without a correct row. The same lines are logged.
+    """
+
+    score_kinds: ClassVar[tuple[ScoreKind, ...]] = ("log", "probability")
+
+    def __init__(self, params: OpenMaxParams | None = None, score_kind: ScoreKind = "log") -> None:
+        self.params = params or OpenMaxParams()
+        self.score_kind: ScoreKind = require_score_kind("OpenMax", score_kind, self.score_kinds)
+        self.notes: tuple[str, ...] = ()
+        self._model: _Model | None = None
+
+    def fit(self, train: FeatureSet) -> Self:
+        """Fits the tail of each class on its correctly classified rows."""
+        self._model = _Model.fit(train, [self.params])
+        self.notes = self._model.notes
+        return self
+
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        """(N, K) probabilities, or their logarithms, of the known classes."""
+        model = require_fitted(self._model, "OpenMax")
+        ranked, distances = model.look_at(inputs)
+        scores = np.full((len(inputs), model.classes.n_known), NEVER_WINS[self.score_kind])
+        scores[:, model.classes.usable] = score_setting(
+            ranked,
+            distances,
+            model.fits,
+            alpha=int(model.alphas[0]),
+            offset=int(model.offsets[0]),
+            log=self.score_kind == "log",
+        )
+        return scores
+
+    @classmethod
+    def best_of_settings(
+        cls,
+        train: FeatureSet,
+        queries: Inputs,
+        settings: Sequence[OpenMaxParams],
+        *,
+        score_kind: ScoreKind,
+        source: Any = None,
+        progress: ProgressFn | None = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Predicted class and its score, both (Q, S), equal to the last bit to argmax and max of ``score``.
+
+        Distances are computed once, each tail is fitted once, and all alpha share one sort; ``source`` is not used.
+        """
+        require_score_kind("OpenMax", score_kind, cls.score_kinds)
+        model = _Model.fit(train, settings)
+        ranked, distances = model.look_at(queries)
+        best, score = best_of_grid(
+            ranked, distances, model.fits, model.fit_idx, model.alphas, model.offsets, log=score_kind == "log"
+        )
+        if progress is not None:
+            progress(len(settings), len(settings))
+        return model.classes.usable[best].astype(np.int32), score
+
+
+@dataclass(frozen=True, eq=False)
+class _Classes:
+    """What does not depend on the setting: where each class lies and how far from it its correct rows are.
+
+    Attributes:
+        usable: (L,) classes with a correct row, ascending; everything below has one entry per such class.
+        means: (L, D) unit vectors towards the mean activation vectors.
+        distances: L arrays of falling cosine distances.
+    """
+
+    usable: NDArray[np.intp]
+    means: NDArray[np.float64]
+    distances: tuple[NDArray[np.float64], ...]
+    n_known: int
+    n_outputs: int
+
+    @classmethod
+    def of(cls, train: FeatureSet) -> _Classes:
+        n_outputs = finite_logits(train, "OpenMax").shape[1]
+        correct = train.correct_mask()
+        usable = np.unique(train.labels[correct]).astype(np.intp)
+        if not len(usable):
+            raise UsageError("OpenMax: no training row is classified correctly, so there is nothing to fit")
+        means, distances = [], []
+        for label in usable:
+            rows = np.flatnonzero(correct & (train.labels == label))
+            embedding = np.asarray(train.embedding[rows], np.float64)
+            mean = _unit_rows(embedding.mean(axis=0, keepdims=True), "mean of class", [label])
+            cosine = (_unit_rows(embedding, "training embedding, row", rows) * mean).sum(axis=1)
+            means.append(mean[0])
+            distances.append(np.sort(1.0 - cosine)[::-1])
+        return cls(usable, np.stack(means), tuple(distances), train.n_known, n_outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """The classes with the fits of one or more settings.
+
+    Attributes:
+        fits: One row per distinct (tail size, multiplier).
+        fit_idx: (S,) row of ``fits`` of each setting.
+        alphas: (S,) number of revised logits, at most the number of usable classes.
+        offsets: (S,) 1 where the weights are those of the authors' program.
+    """
+
+    classes: _Classes
+    fits: TailFits
+    fit_idx: NDArray[np.int64]
+    alphas: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def fit(cls, train: FeatureSet, settings: Sequence[OpenMaxParams]) -> _Model:
+        classes = _Classes.of(train)
+        pairs = list(dict.fromkeys((params.tail_size, params.distance_multiplier) for params in settings))
+        fits, constant = _fit_tails(classes, pairs)
+        losses, clippings = tuple(_losses(train, classes, constant)), tuple(_clippings(classes, settings))
+        for level, notes in ((logging.WARNING, losses), (logging.INFO, clippings)):
+            for note in notes:
+                log.log(level, "OpenMax: %s", note)
+        return cls(
+            classes=classes,
+            fits=fits,
+            fit_idx=np.array([pairs.index((p.tail_size, p.distance_multiplier)) for p in settings]),
+            alphas=np.array([min(p.alpha, len(classes.usable)) for p in settings]),
+            offsets=np.array([int(p.weights == "code") for p in settings]),
+            notes=losses + clippings,
+        )
+
+    def look_at(self, inputs: Inputs) -> tuple[RankedLogits, NDArray[np.float64]]:
+        """The ranked logits of the usable classes and the (N, L) distances to their means."""
+        classes = self.classes
+        logits = require_width(finite_logits(inputs, "OpenMax"), classes.n_outputs, "logits")
+        embedding = require_width(inputs.embedding, classes.means.shape[1], "embeddings")
+        unit = _unit_rows(embedding, "embedding to be scored, row", range(len(embedding)))
+        return rank_logits(logits[:, classes.usable]), 1.0 - unit @ classes.means.T
+
+
+def _unit_rows(rows: FloatArray, what: str, names: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
+    """The rows divided by their length; a row without direction has no cosine distance and is refused by name."""
+    check_finite(rows, "embedding")
+    wide = np.asarray(rows, np.float64)
+    largest = np.abs(wide).max(axis=1, keepdims=True)
+    if not largest.all():
+        zero = np.flatnonzero(largest[:, 0] == 0)
+        raise UsageError(f"OpenMax: {what} {names[zero[0]]} is all zeros and has no direction ({len(zero)} such)")
+    scaled = wide / largest  # squares of very large or small entries stay in range
+    return np.asarray(scaled / np.sqrt((scaled * scaled).sum(axis=1, keepdims=True)))
+
+
+def _fit_tails(classes: _Classes, pairs: Sequence[tuple[int, float]]) -> tuple[TailFits, NDArray[np.bool_]]:
+    """The fits of every (tail size, multiplier) and which of them, (F, L), had no spread.
+
+    Tails of equal length are fitted together, and a tail that several tail sizes share is fitted once.
+    """
+    shape, log_scale, shift = (np.empty((len(pairs), len(classes.usable))) for _ in range(3))
+    constant = np.empty(shape.shape, np.bool_)
+    places: dict[int, dict[tuple[int, float], list[int]]] = {}  # length -> (class, multiplier) -> rows of the fits
+    for f, (tail_size, multiplier) in enumerate(pairs):
+        for k, distances in enumerate(classes.distances):
+            places.setdefault(min(tail_size, len(distances)), {}).setdefault((k, multiplier), []).append(f)
+            shift[f, k] = multiplier * distances[min(tail_size, len(distances)) - 1]
+    for length, tails in places.items():
+        x = np.stack([m * (classes.distances[k][:length] - classes.distances[k][length - 1]) for k, m in tails])
+        if len(x) == 1:  # torch sums a single row in another order: with two, one setting equals the grid exactly
+            x = np.repeat(x, 2, axis=0)
+        fitted = fit_log_tails(torch.from_numpy(np.log1p(x)))
+        for row, ((k, _), fit_rows) in enumerate(tails.items()):
+            shape[fit_rows, k] = fitted.shape[row].item()
+            log_scale[fit_rows, k] = fitted.log_scale[row].item()
+            constant[fit_rows, k] = fitted.constant[row].item()
+    return TailFits(shape, log_scale, shift), constant
+
+
+def _losses(train: FeatureSet, classes: _Classes, constant: NDArray[np.bool_]) -> Iterator[str]:
+    """A line for the classes, and one for the tails, that could not be fitted."""
+    missing = np.setdiff1d(np.arange(train.n_known), classes.usable)
+    if len(missing):
+        names = ", ".join(train.classes[label] for label in missing[:5]) + (", …" if len(missing) > 5 else "")
+        yield f"{len(missing)} classes have no correct training row and are never predicted: {names}"
+    if constant.any():
+        yield f"{np.count_nonzero(constant)} of {constant.size} tails have no spread and became a step"
+
+
+def _clippings(classes: _Classes, settings: Sequence[OpenMaxParams]) -> Iterator[str]:
+    """A line for tail sizes, and one for alphas, that are larger than the data allow."""
+    sizes = np.array([len(distances) for distances in classes.distances])
+    tail_size = max(params.tail_size for params in settings)
+    if (sizes < tail_size).any():
+        clipped_classes = f"{np.count_nonzero(sizes < tail_size)} of {len(sizes)} classes"
+        yield f"tail size {tail_size} clipped for {clipped_classes}, the smallest has {sizes.min()} correct rows"
+    clipped = [params.alpha for params in settings if params.alpha > len(sizes)]
+    if clipped:
+        yield f"alpha up to {max(clipped)} clipped to {len(sizes)} classes in {len(clipped)} settings"
