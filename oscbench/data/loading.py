@@ -156,32 +156,42 @@ def check_request(source: DataSplit, ids: IntArray, batch_size: int) -> IntArray
     return ids
 
 
-def finish_batch(
-    pixels: NDArray[np.uint8], ids: IntArray, source: DataSplit, config: LoaderConfig, epoch: int
-) -> Batch:
-    """The last step of every loader: (B, crop, crop, 3) pixels augmented, as floats, with labels; all copied."""
-    if config.train and config.randaugment is not None:
-        pixels = _randaugmented(pixels, ids, config.randaugment, config.seed, epoch)
-    images = torch.empty((len(ids), 3, config.crop, config.crop), dtype=torch.float32)
-    images.copy_(torch.from_numpy(pixels).permute(0, 3, 1, 2)).div_(255)
-    if config.normalise:
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
-        images.sub_(mean).div_(std)
-    labels = torch.from_numpy(np.asarray(source.samples.labels, np.int64)[ids])
-    return Batch(images=images, labels=labels, ids=torch.from_numpy(ids.copy()))
+def float_table(normalise: bool) -> NDArray[np.float32]:
+    """(3, 256) what each level of each channel becomes: level / 255, or that normalised by ImageNet's statistics.
+
+    Every loader looks its floats up here, so that they agree to the last bit.
+    """
+    table = np.tile(np.arange(256, dtype=np.float32) / np.float32(255), (3, 1))
+    if normalise:
+        mean, std = (np.array(values, np.float32)[:, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+        table = (table - mean) / std
+    return table
 
 
-def _randaugmented(
-    pixels: NDArray[np.uint8], ids: IntArray, settings: RandAugment, seed: int, epoch: int
-) -> NDArray[np.uint8]:
-    """Each image under its own seed, so that neither batch nor worker changes the result."""
-    from oscbench.training.torchvision_import import torchvision  # noqa: F401 - makes the next line importable
-    from torchvision.transforms import v2
+def to_floats(pixels: NDArray[np.uint8], table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(B, 3, H, W) floats of (B, H, W, 3) pixels."""
+    images = np.empty((len(pixels), 3, *pixels.shape[1:3]), np.float32)
+    for channel in range(3):
+        images[:, channel] = table[channel][pixels[..., channel]]
+    return images
 
-    transform = v2.RandAugment(settings.operations, settings.magnitude)
+
+def make_batch(images: NDArray[np.float32], ids: IntArray, labels: IntArray) -> Batch:
+    """A batch of these images, with the labels that the whole split's ``labels`` give to ``ids``."""
+    return Batch(torch.from_numpy(images), torch.from_numpy(labels[ids]), torch.from_numpy(ids.copy()))
+
+
+def randaugmented(pixels: NDArray[np.uint8], ids: IntArray, config: LoaderConfig, epoch: int) -> NDArray[np.uint8]:
+    """(B, H, W, 3) pixels after RandAugment, each image under its own hashed seed; unchanged when it is off."""
+    if config.randaugment is None or not config.train:
+        return pixels
+    from oscbench.training.torchvision_import import torchvision
+
+    v2 = importlib.import_module(f"{torchvision.__name__}.transforms.v2")
+    transform = v2.RandAugment(config.randaugment.operations, config.randaugment.magnitude)
     out = np.empty_like(pixels)
     with torch.random.fork_rng(devices=[]):
-        for row, bits in enumerate(hashed_bits(seed, epoch, ids, RANDAUGMENT).tolist()):
+        for row, bits in enumerate(hashed_bits(config.seed, epoch, ids, RANDAUGMENT).tolist()):
             torch.manual_seed(bits)
             image = torch.from_numpy(pixels[row].copy()).permute(2, 0, 1)
             out[row] = transform(image).permute(1, 2, 0).numpy()
@@ -194,6 +204,7 @@ class PilLoader:
     def __init__(self, source: DataSplit, config: LoaderConfig) -> None:
         self.source = source
         self.config = config
+        self._table = float_table(config.normalise)
         self._pool = ThreadPoolExecutor(config.threads, thread_name_prefix="pil-loader")
 
     def epoch(self, epoch: int, ids: IntArray, batch_size: int) -> Iterator[Batch]:
@@ -217,7 +228,8 @@ class PilLoader:
 
     def _finished(self, epoch: int, ids: IntArray, futures: list[Future[Pixels]]) -> Batch:
         pixels = np.stack([future.result() for future in futures])
-        return finish_batch(pixels, ids, self.source, self.config, epoch)
+        pixels = randaugmented(pixels, ids, self.config, epoch)
+        return make_batch(to_floats(pixels, self._table), ids, self.source.samples.labels)
 
     def _pixels(self, epoch: int, sample_id: int) -> Pixels:
         image = read_resized(self.source.root / self.source.samples.paths[sample_id], self.config.stored_side)
