@@ -50,8 +50,15 @@ class Range:
             raise ValueError(f"low must be below high, got {self.low:g} and {self.high:g}")
         if self.log and self.low <= 0:
             raise ValueError(f"a logarithmic range needs low above 0, got {self.low:g}")
-        if self.type == "int" and not (self.low.is_integer() and self.high.is_integer()):
+        if self.type == "int" and (self.low % 1 or self.high % 1):
             raise ValueError(f"type int needs whole numbers, got {self.low:g} and {self.high:g}")
+
+    def contains(self, value: Value) -> bool:
+        """Whether the range allows the value."""
+        if self.type == "choice":
+            return value in self.values
+        low, high = self.low or 0.0, self.high or 0.0
+        return isinstance(value, int | float) and low <= value <= high and (self.type == "float" or value == int(value))
 
     def probes(self) -> tuple[Value, ...]:
         """The values that show whether the whole range is possible: its ends, or all choices."""

@@ -318,7 +318,7 @@ def best_of(table: pd.DataFrame, params: Sequence[str]) -> Best:
     first = ranked(table)
     if first.empty:
         raise OscbenchError("no trial finished; see the column 'error' of trials.csv")
-    row = {name: _python(value) for name, value in first.iloc[0].items()}
+    row = {name: plain_value(value) for name, value in first.iloc[0].items()}
     return Best(
         **{name: row[name] for name in KEY},
         params={name: row[name] for name in params},
@@ -330,7 +330,7 @@ def best_of(table: pd.DataFrame, params: Sequence[str]) -> Best:
     )
 
 
-def _python(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A plain Python value; blanks become ``None``."""
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return None

@@ -206,9 +206,9 @@ def test_a_full_disk_is_one_clear_line() -> None:
         pytest.fail("this system has no /dev/full")
     journal = TrialJournal.__new__(TrialJournal)
     journal.path, journal.columns, journal._rows = Path("trials.csv"), tuple(COLUMNS), []
-    with Path("/dev/full").open("ab", buffering=0) as journal._file:
-        with pytest.raises(OscbenchError, match="cannot write trials.csv: No space left"):
-            journal.append(row(1))
+    full_disk = pytest.raises(OscbenchError, match="cannot write trials.csv: No space left")
+    with Path("/dev/full").open("ab", buffering=0) as journal._file, full_disk:
+        journal.append(row(1))
     assert journal.rows == []
 
 

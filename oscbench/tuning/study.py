@@ -1,0 +1,200 @@
+"""Every trial of every search as an Optuna study in a journal file, which ``oscbench watch`` shows live."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from oscbench.tuning.proposals import distribution
+from oscbench.tuning.space import SearchSpace, Value
+from oscbench.tuning.trials import RATES, Row, drop_torn_line, plain_value
+
+FILE = "study.log"
+
+
+class _FlockLock(JournalFileOpenLock):
+    """A lock the kernel drops with its holder; Optuna's own lock files outlive a killed process."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> bool:
+        """Waits for the lock."""
+        self._file = self._path.open("ab")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        return True
+
+    def release(self) -> None:
+        """Gives it back."""
+        if self._file is not None:
+            self._file.close()
+
+
+def open_storage(path: Path) -> JournalStorage:
+    """The Optuna storage in a journal file."""
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=_FlockLock(path)))
+
+
+class StudyLog:
+    """The study of one search; ``trials.csv`` is the truth, this follows it.
+
+    Opening brings it in step: a torn last line is cut off, trials whose line was written just before a crash are added,
+    and a file that cannot be read or belongs to other trials is made anew.
+
+    Args:
+        path: The journal file.
+        name: Name of the study.
+        space: What is searched.
+        search: ``grid``, ``optuna`` or ``random``.
+        rows: What ``trials.csv`` holds already.
+    """
+
+    def __init__(self, path: Path, name: str, space: SearchSpace, search: str, rows: Sequence[Row]) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._distributions = _distributions(space, search)
+        self._study = _open_study(path, name, {str(row["trial_id"]) for row in rows})
+        present = _done_ids(self._study.get_trials(deepcopy=False))
+        for row in rows:
+            if row["trial_id"] not in present:
+                self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Adds one finished or failed trial."""
+        done = row["status"] == "done"
+        values = {name: plain_value(row.get(name)) for name in self._distributions}
+        used = {name: value for name, value in values.items() if value is not None}
+        attributes = {name: plain_value(row.get(name)) for name in (*RATES, "trial_id", "seconds", "error")}
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.COMPLETE if done else TrialState.FAIL,
+                value=float(row["sum"]) if done else None,
+                params=used,
+                distributions={name: self._distributions[name] for name in used},
+                user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
+            )
+        )
+
+
+def _open_study(path: Path, name: str, known: set[str]) -> optuna.Study:
+    """The study in ``path``; made anew when it is damaged or holds trials that ``known`` does not."""
+    if path.exists():
+        drop_torn_line(path)
+        try:
+            study = optuna.create_study(
+                storage=open_storage(path), study_name=name, direction="maximize", load_if_exists=True
+            )
+            if _done_ids(study.get_trials(deepcopy=False)) <= known:
+                return study
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AssertionError,
+        ):  # what the journal reader raises for lines that are not its own
+            pass
+        path.unlink()
+    return optuna.create_study(storage=open_storage(path), study_name=name, direction="maximize")
+
+
+def _done_ids(trials: Sequence[FrozenTrial]) -> set[str]:
+    return {str(trial.user_attrs.get("trial_id")) for trial in trials if trial.state == TrialState.COMPLETE}
+
+
+def _distributions(space: SearchSpace, search: str) -> dict[str, BaseDistribution]:
+    if search != "grid":
+        return {name: distribution(limits) for name, limits in space.ranges.items()}
+    return {name: _axis(values) for name, values in space.grid.items()}
+
+
+def _axis(values: Sequence[Value]) -> BaseDistribution:
+    """Numbers as an interval, so that plots get a numeric axis; anything else as a choice."""
+    if len(set(values)) > 1 and all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return IntDistribution(int(min(values)), int(max(values)))
+    if len(set(values)) > 1 and all(isinstance(value, int | float) for value in values):
+        return FloatDistribution(float(min(values)), float(max(values)))
+    return CategoricalDistribution(values)
+
+
+# --- what the live page shows ------------------------------------------------------------------------------------
+
+
+class StudyMirror:
+    """All studies below a runs folder in one storage in memory, for the live page.
+
+    Searches only ever add finished trials, so following them means copying the new ones. The page works on the copy:
+    nothing a visitor does there can touch a search.
+    """
+
+    def __init__(self, runs: Path) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.storage: BaseStorage = InMemoryStorage()
+        self._runs = runs
+        self._open: dict[Path, JournalStorage] = {}
+        self._studies: dict[tuple[Path, str], int] = {}
+        self._beginnings: dict[Path, bytes] = {}
+
+    def refresh(self) -> int:
+        """Copies what is new and returns the number of trials shown."""
+        for path in sorted(self._runs.rglob(FILE), key=lambda file: file.stat().st_mtime):
+            try:
+                self._follow(path)
+            except (
+                ValueError,
+                KeyError,
+                TypeError,
+                AssertionError,
+                OSError,
+            ):  # being repaired by its search at this moment: next time
+                self._forget(path)
+        return sum(self.storage.get_n_trials(study) for study in self._studies.values())
+
+    def _follow(self, path: Path) -> None:
+        with path.open("rb") as file:
+            beginning = file.readline()  # names the process that began the study: another one means another study
+        if self._beginnings.setdefault(path, beginning) != beginning:
+            self._forget(path)
+            self._beginnings[path] = beginning
+        source = self._open.setdefault(path, open_storage(path))
+        for study in source.get_all_studies():
+            target = self._target(path, study.study_name)
+            for trial in source.get_all_trials(study._study_id, deepcopy=False)[self.storage.get_n_trials(target) :]:
+                self.storage.create_new_trial(target, template_trial=trial)
+
+    def _target(self, path: Path, name: str) -> int:
+        if (path, name) not in self._studies:
+            taken = any(name == other for _, other in self._studies)  # a copied runs folder
+            shown = f"{name} ({path.parent})" if taken else name
+            self._studies[path, name] = self.storage.create_new_study([StudyDirection.MAXIMIZE], shown)
+        return self._studies[path, name]
+
+    def _forget(self, path: Path) -> None:
+        self._open.pop(path, None)
+        self._beginnings.pop(path, None)
+        for key in [key for key in self._studies if key[0] == path]:
+            self.storage.delete_study(self._studies.pop(key))
+
+
+def study_name(key: Mapping[str, Any], run: str) -> str:
+    """How the live page calls a search.
+
+    >>> key = {"data": "demo", "protocol": "p1", "training": "eos", "seed": 0, "algorithm": "evm"}
+    >>> study_name(key, "1a2b3c4d5e")
+    'demo p1 eos s0 evm 1a2b3c4d'
+    """
+    return f"{key['data']} {key['protocol']} {key['training']} s{key['seed']} {key['algorithm']} {run[:8]}"
