@@ -41,7 +41,7 @@ class RankedLogits(NamedTuple):
 
 def rank_logits(logits: FloatArray) -> RankedLogits:
     """Sorts the logits of each query and sums the exponentials that follow each rank, smallest first."""
-    wide = np.asarray(logits, np.float64)
+    wide = np.ascontiguousarray(logits, np.float64)
     order = np.argsort(-wide, axis=1, kind="stable")
     value = np.take_along_axis(wide, order, axis=1)
     step = np.exp(np.diff(value, axis=1))  # (Q, K - 1), each at most 1

@@ -147,6 +147,7 @@ class _Classes:
     @classmethod
     def of(cls, train: FeatureSet) -> _Classes:
         n_outputs = finite_logits(train, "OpenMax").shape[1]
+        check_finite(train.embedding, "training embedding")
         correct = train.correct_mask()
         usable = np.unique(train.labels[correct]).astype(np.intp)
         if not len(usable):
@@ -155,8 +156,8 @@ class _Classes:
         for label in usable:
             rows = np.flatnonzero(correct & (train.labels == label))
             embedding = np.asarray(train.embedding[rows], np.float64)
-            mean = _unit_rows(embedding.mean(axis=0, keepdims=True), "mean of class", [label])
-            cosine = (_unit_rows(embedding, "training embedding, row", rows) * mean).sum(axis=1)
+            mean = _unit_rows(embedding.mean(axis=0, keepdims=True), "mean of class", [train.classes[label]])
+            cosine = (_unit_rows(embedding, "training embedding in row", rows) * mean).sum(axis=1)
             means.append(mean[0])
             distances.append(np.sort(1.0 - cosine)[::-1])
         return cls(usable, np.stack(means), tuple(distances), train.n_known, n_outputs)
@@ -203,13 +204,13 @@ class _Model:
         classes = self.classes
         logits = require_width(finite_logits(inputs, "OpenMax"), classes.n_outputs, "logits")
         embedding = require_width(inputs.embedding, classes.means.shape[1], "embeddings")
-        unit = _unit_rows(embedding, "embedding to be scored, row", range(len(embedding)))
+        check_finite(embedding, "embedding")
+        unit = _unit_rows(embedding, "embedding in row", range(len(embedding)))
         return rank_logits(logits[:, classes.usable]), 1.0 - unit @ classes.means.T
 
 
 def _unit_rows(rows: FloatArray, what: str, names: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
     """The rows divided by their length; a row without direction has no cosine distance and is refused by name."""
-    check_finite(rows, "embedding")
     wide = np.asarray(rows, np.float64)
     largest = np.abs(wide).max(axis=1, keepdims=True)
     if not largest.all():
