@@ -98,7 +98,7 @@ def test_every_sample_is_drawn_equally_often() -> None:
 
 def test_block_size_and_repetition_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     labels, scores = samples(5)
-    options: dict[str, Any] = {"n": N, "unknown_label": NEGATIVE, "fprs": (0.1, 0.5)}
+    options: dict[str, Any] = {"n": N, "unknown_label": NEGATIVE, "fprs": (0.4, 0.6, 1.0)}
     whole = bootstrap("ccr", labels, scores, seed=2, **options)
     assert bootstrap("ccr", labels, scores, seed=2, **options) == whole
     assert bootstrap("ccr", labels, scores, seed=3, **options) != whole
