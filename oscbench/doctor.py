@@ -41,8 +41,8 @@ _PROBES = (
     _Probe("torch", "import torch; print(torch.__version__, 'with', torch.get_num_threads(), 'threads')", _SETUP),
     _Probe(
         "CUDA devices",
-        "import torch; n = torch.cuda.device_count(); assert n, 'none found'\n"
-        "print(n, 'x', torch.cuda.get_device_name(0))",
+        "import sys, torch; n = torch.cuda.device_count()\n"
+        "print(n, 'x', torch.cuda.get_device_name(0)) if n else sys.exit('none found')",
         "not needed: everything runs on the CPU; for GPUs install a CUDA build of torch and the driver",
     ),
     _Probe(
