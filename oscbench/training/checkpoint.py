@@ -1,0 +1,162 @@
+"""Checkpoint files: whole or not at all, readable by the published code, and published files readable here."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oscbench.artifacts import atomic_file
+from oscbench.errors import OscbenchError, UsageError
+from oscbench.training.epoch_metrics import EpochRow
+from oscbench.training.model import OpenSetNetwork
+
+LAST, BEST = "last.pth", "best.pth"
+_EXTRA = "oscbench"  # what the published format has no key for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Weights and all else that a training needs to go on.
+
+    Attributes:
+        epoch: Number of finished epochs.
+        model: State of the network, without the ``module.`` of wrapped networks.
+        optimizer: State of the optimizer.
+        best_score: Best validation gamma so far.
+        best_epoch: The epoch that had it, counted from 1.
+        scaler: State of the loss scaling of half precision.
+        history: A row per finished epoch.
+        fingerprint: Of the training it belongs to; empty in published files.
+        origin: Protocol, network, classes and further facts for messages; empty in published files.
+    """
+
+    epoch: int
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    best_score: float = float("-inf")
+    best_epoch: int = 0
+    scaler: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[EpochRow, ...] = ()
+    fingerprint: str = ""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Writes the file with the keys of the published format; a full disk leaves the earlier file as it was."""
+        document = {
+            "epoch": self.epoch,
+            "model_state_dict": dict(self.model),
+            "opt_state_dict": dict(self.optimizer),
+            "best_score": self.best_score,
+            _EXTRA: {
+                "best_epoch": self.best_epoch,
+                "scaler": dict(self.scaler),
+                "history": [dict(row) for row in self.history],
+                "fingerprint": self.fingerprint,
+                "origin": dict(self.origin),
+            },
+        }
+        with atomic_file(path) as temporary:
+            try:
+                torch.save(document, temporary)
+            except RuntimeError as error:  # torch's writer reports a full disk so
+                raise OscbenchError(
+                    f"cannot write {path} ({_first_line(error)}); free space there, the earlier checkpoint stays"
+                ) from error
+
+    @classmethod
+    def load(cls, path: Path) -> Checkpoint:
+        """Reads a file of ours or a published one; nothing in it is executed (``weights_only``)."""
+        document = _read(path)
+        if not isinstance(document, dict) or "model_state_dict" not in document:
+            raise UsageError(f"{path} is no checkpoint of a training: it has no 'model_state_dict'")
+        extra = document.get(_EXTRA, {})
+        return cls(
+            epoch=int(document.get("epoch", 0)),
+            model={name.removeprefix("module."): value for name, value in document["model_state_dict"].items()},
+            optimizer=document.get("opt_state_dict", {}),
+            best_score=float(document.get("best_score", float("-inf"))),
+            best_epoch=int(extra.get("best_epoch", 0)),
+            scaler=extra.get("scaler", {}),
+            history=tuple(extra.get("history", ())),
+            fingerprint=str(extra.get("fingerprint", "")),
+            origin=extra.get("origin", {}),
+        )
+
+    @property
+    def n_outputs(self) -> int:
+        """C, the width of the logits in the file."""
+        return self._logits().shape[0]
+
+    @property
+    def embedding_size(self) -> int:
+        """D, the width of the embedding in the file."""
+        return self._logits().shape[1]
+
+    def _logits(self) -> Tensor:
+        if "logits.weight" not in self.model:
+            raise UsageError("the checkpoint has no 'logits.weight': it is of another kind of network")
+        return self.model["logits.weight"]
+
+
+def _read(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UsageError(f"checkpoint {path} does not exist") from error
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+        raise OscbenchError(
+            f"checkpoint {path} cannot be read ({_first_line(error)}); copy or train it again"
+        ) from error
+
+
+def load_weights(network: OpenSetNetwork, checkpoint: Checkpoint, *, where: str, wanted: str) -> None:
+    """Copies weights into the network; a file of another width or architecture is refused with both values.
+
+    Args:
+        network: Receives the weights.
+        checkpoint: A file of ours or a published one.
+        where: The file, for the message.
+        wanted: What the network is for (``protocol p1 with loss eos``), for the message.
+    """
+    made_for = checkpoint.origin.get("what", "")
+    if checkpoint.n_outputs != network.n_outputs or checkpoint.embedding_size != network.embedding_size:
+        raise UsageError(
+            f"{where}{f' (made for {made_for})' if made_for else ''} has {checkpoint.n_outputs} outputs and "
+            f"{checkpoint.embedding_size} embedding dimensions, {wanted} needs {network.n_outputs} and "
+            f"{network.embedding_size}; give the checkpoint of that protocol and loss"
+        )
+    expected = network.state_dict()
+    problems = [f"{name} is missing" for name in expected if name not in checkpoint.model]
+    problems += [f"{name} is not of this network" for name in checkpoint.model if name not in expected]
+    problems += [
+        f"{name} has shape {tuple(checkpoint.model[name].shape)} instead of {tuple(value.shape)}"
+        for name, value in expected.items()
+        if name in checkpoint.model and checkpoint.model[name].shape != value.shape
+    ]
+    if problems:
+        found = checkpoint.origin.get("network", "another network")
+        raise UsageError(
+            f"{where} holds {found}, not {wanted}: {problems[0]} ({len(problems)} differences); see --network"
+        )
+    network.load_state_dict(dict(checkpoint.model))
+
+
+def publish_best(folder: Path) -> None:
+    """Makes the last checkpoint the best one too, without copying where the file system has links."""
+    with atomic_file(folder / BEST) as temporary:
+        try:
+            os.link(folder / LAST, temporary)
+        except OSError:
+            shutil.copyfile(folder / LAST, temporary)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:160]

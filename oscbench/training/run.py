@@ -1,0 +1,347 @@
+"""A whole training on one of its workers: starts or goes on, epoch by epoch; knows nothing of Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from oscbench.artifacts import write_text
+from oscbench.config import from_mapping
+from oscbench.data.loading import Batch, DataSplit, ImageLoader, LoaderConfig, RandAugment, open_loader
+from oscbench.errors import OscbenchError, UsageError
+from oscbench.losses import LOSSES, Criterion, TrainingClasses
+from oscbench.training.checkpoint import LAST, Checkpoint, load_weights, publish_best
+from oscbench.training.epoch_metrics import EpochRow, validation_metrics
+from oscbench.training.loop import Place, train_epoch, validate
+from oscbench.training.model import OpenSetNetwork, build_network
+from oscbench.training.order import epoch_order, evaluation_shard, steps_per_epoch, worker_shares
+from oscbench.training.recipes import TrainConfig
+from oscbench.training.workers import Workers
+from oscbench.types import NEGATIVE, IntArray
+
+EPOCHS = "epochs.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """What all workers of a training are given.
+
+    Attributes:
+        config: What decides the weights.
+        folder: Receives ``last.pth``, ``best.pth`` and ``epochs.csv``; all workers must see it.
+        train: Training images; the loss decides which rows take part.
+        val: Validation images, known and negative.
+        n_known: K.
+        what: Protocol and loss in words, for messages.
+        fingerprint: Of the training; a checkpoint of another one is not continued.
+        init: Checkpoint to start from.
+        threads: CPU threads of each worker.
+        loader: Which image loader.
+        tensorboard: Also write TensorBoard files.
+    """
+
+    config: TrainConfig
+    folder: Path
+    train: DataSplit
+    val: DataSplit
+    n_known: int
+    what: str
+    fingerprint: str
+    init: Path | None = None
+    threads: int = 1
+    loader: Literal["auto", "ffcv", "pil"] = "auto"
+    tensorboard: bool = False
+
+    @property
+    def train_ids(self) -> IntArray:
+        """Rows of the training table that take part."""
+        labels = np.asarray(self.train.samples.labels)
+        keep = labels >= (NEGATIVE if LOSSES.get(self.config.loss).uses_negatives else 0)
+        ids = np.flatnonzero(keep)
+        if len(ids) < self.config.workers:
+            raise UsageError(f"{len(ids)} training samples are too few for {self.config.workers} workers")
+        return ids
+
+
+def run_training(
+    job: TrainingJob,
+    workers: Workers,
+    device: torch.device,
+    report: Callable[[EpochRow], None] = lambda row: None,
+) -> tuple[EpochRow, ...]:
+    """Trains to the end, from the last checkpoint where there is one; returns a row per epoch.
+
+    On CPUs the weights after each epoch depend only on the job and its thread count, not on interruptions: the
+    order and the augmentation are functions of (seed, epoch), everything else is in the checkpoint.
+
+    Args:
+        job: The same on all workers.
+        workers: The processes that train together.
+        device: This worker's.
+        report: Called on every worker after each epoch, when its checkpoint is safe.
+    """
+    if job.config.sync_batchnorm and device.type == "cpu":
+        raise UsageError("--sync-batchnorm works on GPUs only; leave it out or set --gpus-per-worker")
+    with _repeatable(job.threads, device):
+        session = _Session(job, workers, device)
+        try:
+            while not session.finished:
+                report(session.next_epoch())
+        finally:
+            session.close()
+    return session.history
+
+
+@contextlib.contextmanager
+def _repeatable(threads: int, device: torch.device) -> Iterator[None]:
+    """A fixed number of threads and, on CPUs, algorithms that always add in the same order; GPUs take the fastest."""
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(device.type == "cpu")
+    torch.backends.cudnn.benchmark = device.type == "cuda"
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1])
+        torch.backends.cudnn.benchmark = before[2]
+
+
+class _Session:
+    """State of one worker between epochs."""
+
+    def __init__(self, job: TrainingJob, workers: Workers, device: torch.device) -> None:
+        self.job, self.workers = job, workers
+        self.place = Place(device, job.config.mixed_precision)
+        self.network = initial_network(job).to(device)
+        if job.config.sync_batchnorm:
+            self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
+        if device.type == "cuda":
+            self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = _optimizer(self.network, job.config)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.place.half)
+        self.criterion = build_criterion(job)
+        self.train_ids = job.train_ids
+        self.history: tuple[EpochRow, ...] = ()
+        self.best_score, self.best_epoch = -math.inf, 0
+        self._resume()
+        self.wrapped = workers.wrap(self.network, device)
+        self.train_loader = self._open(job.train, train=True)
+        self.val_loader = self._open(job.val, train=False)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last epoch is done or the patience is over."""
+        recipe, done = self.job.config.recipe, len(self.history)
+        out_of_patience = recipe.patience is not None and done - self.best_epoch >= recipe.patience
+        return done >= recipe.epochs or (done > 0 and out_of_patience)
+
+    def next_epoch(self) -> EpochRow:
+        """Trains and validates one epoch; on return its checkpoint is on disk."""
+        epoch, started = len(self.history), time.perf_counter()
+        loss, n_images = self._train(epoch)
+        trained = time.perf_counter()
+        metrics = self._validate(epoch)
+        row: EpochRow = {
+            "epoch": epoch + 1,
+            "learning_rate": self.job.config.recipe.rate_at(epoch + 0.5),
+            "train_loss": loss,
+            **metrics,
+            "images_per_second": n_images / (trained - started),
+            "train_seconds": trained - started,
+            "seconds": time.perf_counter() - started,
+        }
+        self.history = (*self.history, row)
+        if metrics["gamma"] > self.best_score:
+            self.best_score, self.best_epoch = metrics["gamma"], epoch + 1
+        if self.workers.rank == 0:
+            self._save(epoch + 1)
+        return row
+
+    def close(self) -> None:
+        """Ends the loaders' threads."""
+        self.train_loader.close()
+        self.val_loader.close()
+
+    def _train(self, epoch: int) -> tuple[float, int]:
+        job, workers = self.job, self.workers
+        seeds = np.random.SeedSequence((job.config.seed, epoch, workers.rank))
+        torch.manual_seed(int(seeds.generate_state(1)[0]))  # for networks with dropout
+        recipe, size = job.config.recipe, job.config.recipe.batch_size
+        step_size = size * job.config.accumulate
+        shares = worker_shares(
+            epoch_order(self.train_ids, job.config.seed, epoch), workers.rank, workers.size, step_size
+        )
+        batches = self.train_loader.epoch(epoch, np.concatenate(shares), size)
+        n_steps = steps_per_epoch(len(self.train_ids), workers.size, step_size)
+        loss = train_epoch(
+            self.wrapped,
+            _grouped(batches, [math.ceil(len(share) / size) for share in shares]),
+            self.criterion,
+            self.optimizer,
+            place=self.place,
+            workers=workers,
+            scaler=self.scaler,
+            rate_at_step=lambda step: recipe.rate_at(epoch + (step + 0.5) / n_steps),
+            epoch=epoch,
+        )
+        workers.average_buffers_(self.network)
+        return loss, min(len(self.train_ids), n_steps * step_size * workers.size)
+
+    def _validate(self, epoch: int) -> EpochRow:
+        shard = evaluation_shard(np.arange(len(self.job.val)), self.workers.rank, self.workers.size)
+        batches = self.val_loader.epoch(0, shard, self.job.config.recipe.batch_size)
+        found = validate(self.network, batches, self.criterion, self.job.n_known, self.place, self.workers)
+        if not np.isfinite(found.loss).all():
+            raise OscbenchError(
+                f"the weights after the last step of epoch {epoch + 1} give a loss that is not finite; stopped, the "
+                f"checkpoint of epoch {epoch} stays; lower --learning-rate"
+            )
+        return validation_metrics(found, n_outputs=self.network.n_outputs, n_known=self.job.n_known)
+
+    def _open(self, split: DataSplit, *, train: bool) -> ImageLoader:
+        config, recipe = self.job.config, self.job.config.recipe
+        augment = (
+            RandAugment(operations=recipe.randaugment[0], magnitude=recipe.randaugment[1])
+            if recipe.randaugment
+            else None
+        )
+        return open_loader(
+            split,
+            LoaderConfig(
+                crop=config.crop,
+                stored_side=config.stored_side,
+                train=train,
+                seed=config.seed,
+                randaugment=augment,
+                normalise=recipe.normalise,
+                threads=self.job.threads,
+                backend=self.job.loader,
+            ),
+        )
+
+    def _save(self, epoch: int) -> None:
+        Checkpoint(
+            epoch=epoch,
+            model=self.network.state_dict(),
+            optimizer=self.optimizer.state_dict(),
+            best_score=self.best_score,
+            best_epoch=self.best_epoch,
+            scaler=self.scaler.state_dict(),
+            history=self.history,
+            fingerprint=self.job.fingerprint,
+            origin={"what": self.job.what, "network": self.job.config.network, "n_known": self.job.n_known},
+        ).save(self.job.folder / LAST)
+        self._publish(epoch)
+
+    def _publish(self, epoch: int) -> None:
+        """What can be derived from the last checkpoint: the best one, the table, TensorBoard's files."""
+        if self.best_epoch == epoch:
+            publish_best(self.job.folder)
+        write_epochs(self.job.folder / EPOCHS, self.history)
+        if self.job.tensorboard:
+            _write_tensorboard(self.job.folder / "tensorboard", self.history[-1])
+
+    def _resume(self) -> None:
+        path = self.job.folder / LAST
+        if not path.exists():
+            return
+        found = Checkpoint.load(path)
+        if found.fingerprint != self.job.fingerprint:
+            raise UsageError(
+                f"{path} belongs to another training ({found.fingerprint or 'not of this program'}), this one is "
+                f"{self.job.fingerprint}; choose another --runs folder"
+            )
+        load_weights(self.network, found, where=str(path), wanted=self.job.what)
+        self.optimizer.load_state_dict(dict(found.optimizer))
+        if found.scaler:
+            self.scaler.load_state_dict(dict(found.scaler))
+        self.history, self.best_score, self.best_epoch = found.history, found.best_score, found.best_epoch
+        if self.workers.rank == 0:  # a kill may have come between the checkpoint and these
+            self._publish(found.epoch)
+
+
+def initial_network(job: TrainingJob) -> OpenSetNetwork:
+    """The network before the first step: seeded, or from the given checkpoint."""
+    config = job.config
+    torch.manual_seed(config.seed)
+    network = build_network(config.network, LOSSES.get(config.loss).n_outputs(job.n_known), config.embedding_size)
+    if job.init is not None:
+        load_weights(network, Checkpoint.load(job.init), where=str(job.init), wanted=f"{config.network} for {job.what}")
+    return network
+
+
+def build_criterion(job: TrainingJob) -> Criterion:
+    """The job's loss, with the class counts of its training set."""
+    config, labels = job.config, np.asarray(job.train.samples.labels)
+    classes = TrainingClasses(
+        n_known=job.n_known,
+        counts=tuple(np.bincount(labels[labels >= 0], minlength=job.n_known).tolist()),
+        n_negative=int(np.count_nonzero(labels == NEGATIVE)),
+        label_smoothing=config.recipe.label_smoothing,
+    )
+    entry = LOSSES.info(config.loss)
+    assert entry.params is not None, "every loss registers its parameter record"
+    try:
+        return entry.value.build(classes, from_mapping(entry.params, config.loss_params, f"loss {config.loss}"))
+    except ValueError as error:
+        raise UsageError(f"loss {config.loss}: {error}") from error
+
+
+def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    recipe = config.recipe
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(
+            network.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.999), weight_decay=recipe.weight_decay
+        )
+    return torch.optim.SGD(
+        network.parameters(), lr=recipe.learning_rate, momentum=0.9, weight_decay=recipe.weight_decay
+    )
+
+
+def _grouped(batches: Iterator[Batch], sizes: list[int]) -> Iterator[list[Batch]]:
+    """The next ``size`` batches for each size; the iterator is exhausted or closed, so that loaders end their work."""
+    for size in sizes:
+        yield list(islice(batches, size))
+    for _ in batches:
+        raise AssertionError("the loader gave more batches than were asked for")
+
+
+def write_epochs(path: Path, history: tuple[EpochRow, ...]) -> None:
+    """Writes the table of finished epochs whole or not at all."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([{name: f"{value:.6g}" for name, value in row.items()} for row in history])
+    write_text(path, text.getvalue())
+
+
+def read_epochs(path: Path) -> list[EpochRow]:
+    """The table of finished epochs; empty where there is none yet."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def _write_tensorboard(folder: Path, row: EpochRow) -> None:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UsageError("--tensorboard needs the package tensorboard; install it or leave the option out") from error
+    with SummaryWriter(str(folder), purge_step=int(row["epoch"])) as writer:
+        for name, value in row.items():
+            if name != "epoch":
+                writer.add_scalar(name, value, int(row["epoch"]))
