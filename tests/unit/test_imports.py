@@ -20,7 +20,7 @@ ONLY_IN = {"ray": "distributed/", "ffcv": "data/ffcv.py", "matplotlib": "report/
 """The one place, folder or file, from which a package may be imported."""
 
 PURE = {"metrics/": {"numpy"}, "numerics/": {"numpy", "scipy", "torch", "numba", "llvmlite"}}
-"""Folders that import only these packages, the standard library, themselves and ``oscbench.types``; llvmlite belongs to numba."""
+"""What such a folder may import besides the standard library, itself and ``oscbench.types``; llvmlite is numba's."""
 
 HEAVY = ("torch", "ray", "numba", "pandas", "matplotlib")
 
