@@ -12,7 +12,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _HALF = np.uint64(1 << 31)
 
-TOP, LEFT, FLIP, RANDAUGMENT = range(4)
+TOP, LEFT, FLIP, RANDAUGMENT, RAW_SHARE = range(5)
 """Independent streams of random numbers; each decision of a sample draws from its own."""
 
 

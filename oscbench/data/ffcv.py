@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from oscbench.data.images import StoredImage
 from oscbench.data.loading import (
     Batch,
     DataSplit,
@@ -66,27 +67,11 @@ JPEG, RAW = int(IMAGE_MODES["jpg"]), int(IMAGE_MODES["raw"])
 _FIELDS = {"image": RGBImageField, "label": IntField, "id": IntField}
 _METADATA = get_metadata_type([field() for field in _FIELDS.values()])
 _BATCHES_AHEAD = 2
-_MIB = 1 << 20
+_PAGE = 8 << 20
+"""Bytes of a page of image data; no image crosses a page."""
 
 
 # --- writing -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StoredImage:
-    """One image as it goes into the file.
-
-    Attributes:
-        data: The JPEG file, or the pixels in rows of RGB.
-        raw: Whether ``data`` is pixels.
-        height: Of the image, in pixels.
-        width: Of the image, in pixels.
-    """
-
-    data: bytes
-    raw: bool
-    height: int
-    width: int
 
 
 def write_beton(path: Path, labels: IntArray, images: Iterable[StoredImage]) -> None:
@@ -107,28 +92,26 @@ def write_beton(path: Path, labels: IntArray, images: Iterable[StoredImage]) -> 
     samples["f1"], samples["f2"] = labels, np.arange(n)
     allocations = np.zeros(n, ALLOC_TABLE_TYPE)
     with path.open("wb") as file:
-        page_size = 8 * _MIB
-        position = _next_page(table_start + samples.nbytes, page_size)
-        for row, image in enumerate(images):
+        position = _next_page(table_start + samples.nbytes)
+        for row, image in zip(range(n), images, strict=True):
             size = len(image.data)
-            if size > page_size:
+            if size > _PAGE:
                 raise OscbenchError(
-                    f"image {row} takes {size} bytes, an FFCV page holds {page_size}; "
-                    "use --mode jpeg or a smaller --side"
+                    f"image {row} takes {size} bytes, an FFCV page holds {_PAGE}; use --mode jpeg or a smaller --side"
                 )
-            if position % page_size + size > page_size:
-                position = _next_page(position, page_size)
+            if position % _PAGE + size > _PAGE:
+                position = _next_page(position)
             file.seek(position)
             file.write(image.data)
             mode = RAW if image.raw else JPEG
             samples["f0"][row] = (mode, image.width, image.height, position)
             allocations[row] = (row, position, size)
             position += size
-        end = _next_page(position, page_size)
+        end = _next_page(position)
         file.seek(end)
         file.write(allocations.tobytes())
         header = np.zeros((), HeaderType)
-        header["version"], header["num_fields"], header["page_size"] = CURRENT_VERSION, len(_FIELDS), page_size
+        header["version"], header["num_fields"], header["page_size"] = CURRENT_VERSION, len(_FIELDS), _PAGE
         header["num_samples"], header["alloc_table_ptr"] = n, end
         file.seek(0)
         file.write(header.tobytes() + descriptors.tobytes() + samples.tobytes())
@@ -143,8 +126,8 @@ def _field_descriptors() -> NDArray[Any]:
     return descriptors
 
 
-def _next_page(position: int, page_size: int) -> int:
-    return -(-position // page_size) * page_size
+def _next_page(position: int) -> int:
+    return -(-position // _PAGE) * _PAGE
 
 
 # --- checking ----------------------------------------------------------------------------------------------------

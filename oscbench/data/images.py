@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from oscbench.errors import OscbenchError
 
@@ -20,14 +22,28 @@ def read_image(path: Path) -> Image.Image:
 
     EXIF rotation is ignored, as in the published code.
     """
+    return decode_image(read_file(path), path)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of an image file; a missing one is named."""
     try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise OscbenchError(f"image {path} is missing; check --data or the sample table") from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except OSError as error:
+        raise OscbenchError(f"image {path} cannot be read ({error.strerror}); check its permissions") from error
+
+
+def decode_image(data: bytes, path: Path) -> Image.Image:
+    """The RGB image of a file's bytes; ``path`` is named when they do not decode."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return image.convert("RGB")
+    except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged data
+        reason = "no known image format" if isinstance(error, UnidentifiedImageError) else str(error)
         raise OscbenchError(
-            f"image {path} does not decode ({error}); replace it or take it out of the sample table"
+            f"image {path} does not decode ({reason}); replace it or take it out of the sample table"
         ) from error
 
 
@@ -54,6 +70,34 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
     return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """One image as it goes into a converted file.
+
+    Attributes:
+        data: The JPEG file, or the pixels in rows of RGB.
+        raw: Whether ``data`` is pixels.
+        height: Of the image, in pixels.
+        width: Of the image, in pixels.
+        source_sha256: Of the original file.
+    """
+
+    data: bytes
+    raw: bool
+    height: int
+    width: int
+    source_sha256: str = ""
+
+
+def convert_image(path: Path, side: int, quality: int | None) -> StoredImage:
+    """The image of a file, resized for storing: as a JPEG of that quality, or as pixels when it is ``None``."""
+    original = read_file(path)
+    pixels = np.asarray(resize_shorter(decode_image(original, path), side))
+    data = pixels.tobytes() if quality is None else encode_jpeg(pixels, quality)
+    height, width = pixels.shape[:2]
+    return StoredImage(data, quality is None, height, width, hashlib.sha256(original).hexdigest())
 
 
 def cut(pixels: Pixels, window: NDArray[np.int64], crop: int) -> Pixels:
