@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -93,61 +93,52 @@ def oscr_curve_from_predictions(
     if predicted.shape != scores.shape:
         raise ValueError(f"predicted has shape {predicted.shape}, confidence {scores.shape}")
     require_finite(scores, "confidence")
+    known = labels >= 0
+    n_known = int(np.count_nonzero(known))
     correct = predicted == labels
-    correct &= labels >= 0
     unknown_scores = np.sort(scores[labels == unknown_label])
-    n_known = int(np.count_nonzero(labels >= 0))
+    thresholds, n_reached = _thresholds(scores[correct], unknown_scores)
+    at_threshold = np.bincount(np.searchsorted(thresholds, unknown_scores), minlength=len(thresholds))
+    n_unknown_reached = _from_above(at_threshold)
     if weights == "sample":
-        correct_scores = np.sort(scores[correct])
-        thresholds = _thresholds(correct_scores, unknown_scores)
-        ccr = _share_reached(correct_scores, thresholds, n_known)
+        # Whatever reaches a threshold and is not unknown is correct: no second search.
+        ccr = _share(n_reached - n_unknown_reached, n_known)
     else:
-        order = np.flatnonzero(correct)[np.argsort(scores[correct], kind="stable")]
-        thresholds = _thresholds(scores[order], unknown_scores)
-        per_sample = np.zeros(len(scores))
-        per_sample[labels >= 0] = known_weights(labels[labels >= 0], weights)
-        ccr = _weight_reached(scores[order], per_sample[order], thresholds, n_known)
-    fpr = _share_reached(unknown_scores, thresholds, len(unknown_scores))
-    # An unknown sits at a threshold exactly where the rate falls right after it.
-    at_unknown = fpr > np.append(fpr[1:], 0.0)
+        credit = known_weights(labels[known], weights)[correct[known]]
+        places = np.searchsorted(thresholds, scores[correct])
+        ccr = _share(_from_above(np.bincount(places, credit, minlength=len(thresholds))), min(n_known, 1))
     return OscrCurve(
         thresholds=thresholds,
         ccr=ccr,
-        fpr=fpr,
-        at_unknown=at_unknown,
+        fpr=_share(n_unknown_reached, len(unknown_scores)),
+        at_unknown=at_threshold > 0,
         n_known=n_known,
         n_unknown=len(unknown_scores),
     )
 
 
-def _thresholds(correct_scores: FloatArray, unknown_scores: FloatArray) -> FloatArray:
-    """Minus infinity and the distinct scores, ascending, in their own type."""
-    merged = np.concatenate((correct_scores, unknown_scores, np.array([-np.inf], dtype=correct_scores.dtype)))
+def _thresholds(correct_scores: FloatArray, unknown_scores: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Minus infinity and the distinct scores, ascending, in their own type; and how many scores reach each."""
+    merged = np.concatenate((np.array([-np.inf], dtype=correct_scores.dtype), correct_scores, unknown_scores))
     merged.sort()
     first_of_equals = np.empty(len(merged), dtype=np.bool_)
     first_of_equals[0] = True
     np.not_equal(merged[1:], merged[:-1], out=first_of_equals[1:])
-    distinct: FloatArray = merged[first_of_equals]
-    return distinct
+    positions = np.flatnonzero(first_of_equals)
+    n_reached = len(merged) - positions
+    n_reached[0] -= 1  # minus infinity is no score
+    return merged[positions], n_reached
 
 
-def _share_reached(ascending: FloatArray, thresholds: FloatArray, n: int) -> NDArray[np.float64]:
-    """Share of ``n`` whose score is at or above each threshold; NaN of none."""
-    if n == 0:
-        return np.full(len(thresholds), np.nan)
-    share: NDArray[np.float64] = (len(ascending) - np.searchsorted(ascending, thresholds, side="left")) / n
-    return share
+def _from_above(values: NDArray[Any]) -> NDArray[Any]:
+    """Sum at and above each position."""
+    total: NDArray[Any] = np.cumsum(values[::-1])[::-1]
+    return total
 
 
-def _weight_reached(
-    ascending: FloatArray, weights: NDArray[np.float64], thresholds: FloatArray, n: int
-) -> NDArray[np.float64]:
-    """Weight of the scores at or above each threshold; NaN when there is no known sample."""
-    if n == 0:
-        return np.full(len(thresholds), np.nan)
-    from_above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
-    reached: NDArray[np.float64] = from_above[np.searchsorted(ascending, thresholds, side="left")]
-    return reached
+def _share(amount: NDArray[Any], total: int) -> NDArray[np.float64]:
+    """``amount / total``, NaN where there is nothing to share."""
+    return amount / total if total else np.full(len(amount), np.nan)
 
 
 def ccr_at_fpr(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> float:

@@ -276,7 +276,9 @@ def test_scores_that_are_not_finite_are_refused_with_their_row(bad: float, colum
     scores[:, 1] = 1.0
     scores[4321, column] = bad
     with pytest.raises(ValueError, match="row 4321"):
-        oscr_curve(np.zeros(5000, dtype=int), scores, unknown_label=NEGATIVE)
+        predict(scores)
+    with pytest.raises(ValueError, match="row 4321"):
+        oscr_curve_from_predictions(np.zeros(5000, int), np.zeros(5000, int), scores[:, column], unknown_label=NEGATIVE)
 
 
 @pytest.mark.parametrize("bad", [-3, 2, 100])

@@ -1,0 +1,122 @@
+"""Times the OSCR curve beside the loop over thresholds, and the bootstrap, at protocol-1 size.
+
+    python benchmarks/oscr.py
+
+prints a table and writes benchmarks/oscr_<n>cpu_<date>.md and .csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oscbench.metrics import OscrCurve, bootstrap, oscr_curve
+from oscbench.types import NEGATIVE, UNKNOWN
+
+N_CLASSES = 116
+RUNS = 5
+COLUMNS = ("what", "samples", "seconds", "runs", "times faster", "bar")
+
+
+def draw_scores(n_known: int, n_negative: int, n_unknown: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and float32 softmax scores in mixed order; about two thirds of the known samples are correct."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat([0, NEGATIVE, UNKNOWN], [n_known, n_negative, n_unknown])
+    labels[:n_known] = rng.integers(0, N_CLASSES, n_known)
+    rng.shuffle(labels)
+    logits = rng.normal(size=(len(labels), N_CLASSES)).astype(np.float32)
+    logits[np.arange(len(labels)), np.maximum(labels, 0)] += np.where(labels >= 0, 3.0, 0.0).astype(np.float32)
+    exponentials = np.exp(2 * logits)
+    return labels, exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def naive_curve(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same curve by a loop over thresholds, each compared with all scores at once."""
+    predicted, confidence = scores.argmax(axis=1), scores.max(axis=1)
+    correct = confidence[(predicted == labels) & (labels >= 0)]
+    unknown = confidence[labels == NEGATIVE]
+    n_known = np.count_nonzero(labels >= 0)
+    thresholds = np.unique(np.concatenate((np.array([-np.inf], scores.dtype), correct, unknown)))
+    ccr, fpr = np.empty(len(thresholds)), np.empty(len(thresholds))
+    for i, threshold in enumerate(thresholds):
+        ccr[i] = np.count_nonzero(correct >= threshold) / n_known
+        fpr[i] = np.count_nonzero(unknown >= threshold) / len(unknown)
+    return thresholds, ccr, fpr
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds and result of one call."""
+    started = time.perf_counter()
+    result = call()
+    return time.perf_counter() - started, result
+
+
+def compare_curves() -> list[dict[str, Any]]:
+    """Alternating runs of both; the curves must agree to the last bit."""
+    labels, scores = draw_scores(29_055, 17_420, 0, seed=0)
+    slow, fast = [], []
+    for _ in range(RUNS):
+        seconds, (thresholds, ccr, fpr) = timed(lambda: naive_curve(labels, scores))
+        slow.append(seconds)
+        seconds, curve = timed(lambda: oscr_curve(labels, scores, unknown_label=NEGATIVE))
+        fast.append(seconds)
+        check_equal(curve, thresholds, ccr, fpr)
+    size = "29,055 known, 17,420 negative, 116 classes, float32"
+    factor = statistics.median(slow) / statistics.median(fast)
+    return [
+        row(f"loop over {len(thresholds):,} thresholds", size, slow, "", ""),
+        row("oscr_curve", size, fast, f"{factor:.0f}", "at least 30 times; equal to the last bit"),
+    ]
+
+
+def check_equal(curve: OscrCurve, *expected: np.ndarray) -> None:
+    """Refuses any difference at all."""
+    for found, wanted in zip((curve.thresholds, curve.ccr, curve.fpr), expected, strict=True):
+        if found.dtype != wanted.dtype or found.tobytes() != wanted.tobytes():
+            raise SystemExit("the two curves differ")
+
+
+def time_bootstrap() -> list[dict[str, Any]]:
+    """1000 resamples of CCR at four rates, against negatives and against unknowns."""
+    labels, scores = draw_scores(5_800, 3_350, 8_300, seed=1)
+    rows = []
+    for kind, label in (("negatives", NEGATIVE), ("unknowns", UNKNOWN)):
+        seconds = [timed(lambda: bootstrap("ccr", labels, scores, n=1000, unknown_label=label))[0] for _ in range(RUNS)]  # noqa: B023
+        size = "5,800 known, 3,350 negative, 8,300 unknown"
+        rows.append(row(f"bootstrap, 1000 resamples of CCR, {kind}", size, seconds, "", "under 20 s"))
+    return rows
+
+
+def row(what: str, size: str, seconds: list[float], factor: str, bar: str) -> dict[str, Any]:
+    """One line of the table; seconds are the median."""
+    values = (what, size, f"{statistics.median(seconds):.4f}", len(seconds), factor, bar)
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def write(rows: list[dict[str, Any]]) -> None:
+    """Prints the table and writes it as Markdown and CSV beside this file."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    lines += ["| " + " | ".join(str(values[c]) for c in COLUMNS) + " |" for values in rows]
+    cpus = len(os.sched_getaffinity(0))
+    machine = f"{date.today()}, {cpus} CPUs, Python {platform.python_version()}, numpy {np.__version__}"
+    head = f"# OSCR and bootstrap\n\n`python benchmarks/oscr.py`, {machine}; median seconds, runs alternating.\n"
+    print(head + "\n" + "\n".join(lines))
+    stem = Path(__file__).parent / f"oscr_{cpus}cpu_{date.today()}"
+    stem.with_suffix(".md").write_text(head + "\n" + "\n".join(lines) + "\n")
+    with stem.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    write(compare_curves() + time_bootstrap())
