@@ -97,7 +97,7 @@ def oscr_curve_from_predictions(
     n_known = int(np.count_nonzero(known))
     correct = predicted == labels
     unknown_scores = np.sort(scores[labels == unknown_label])
-    thresholds, n_reached = _thresholds(scores[correct], unknown_scores)
+    thresholds, n_reached = _thresholds(np.sort(scores[correct]), unknown_scores)
     at_threshold = np.bincount(np.searchsorted(thresholds, unknown_scores), minlength=len(thresholds))
     n_unknown_reached = _from_above(at_threshold)
     if weights == "sample":
@@ -118,9 +118,9 @@ def oscr_curve_from_predictions(
 
 
 def _thresholds(correct_scores: FloatArray, unknown_scores: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Minus infinity and the distinct scores, ascending, in their own type; and how many scores reach each."""
+    """Minus infinity and the distinct scores, in their own type, and how many scores reach each; all ascending."""
     merged = np.concatenate((np.array([-np.inf], dtype=correct_scores.dtype), correct_scores, unknown_scores))
-    merged.sort()
+    merged.sort(kind="stable")  # merges the ascending runs instead of sorting anew
     first_of_equals = np.empty(len(merged), dtype=np.bool_)
     first_of_equals[0] = True
     np.not_equal(merged[1:], merged[:-1], out=first_of_equals[1:])
