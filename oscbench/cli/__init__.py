@@ -11,7 +11,7 @@ import typer
 
 from oscbench import __version__
 
-VERBS = ("protocol", "data", "doctor")
+VERBS = ("protocol", "data", "tune", "watch", "doctor")
 """Modules of this package in the order of the help page; each has ``register(app)``."""
 
 app = typer.Typer(

@@ -1,0 +1,90 @@
+"""What a search maximises: settings in, CCR at the four rates out. Tune, a loop and a unit test call the same thing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from oscbench.config import from_mapping
+from oscbench.errors import OscbenchError, UsageError
+from oscbench.metrics import CcrRule
+from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
+from oscbench.tuning.grid import evaluate_grid
+from oscbench.tuning.space import Setting
+from oscbench.tuning.trials import RATES
+from oscbench.types import NEGATIVE, FeatureSet
+
+Outcome = dict[str, Any]
+"""Either the columns of ``RATES`` and ``seconds``, or ``error``: what one trial has to report."""
+
+
+def check_validation(validation: FeatureSet, where: str) -> None:
+    """Refuses a validation set on which the objective has no meaning, and says what cannot be computed."""
+    if not np.any(validation.labels == NEGATIVE):
+        raise UsageError(
+            f"{where} has no negatives (label {NEGATIVE}): without them there is no false-positive rate, so CCR at "
+            "1e-3, 1e-2 and 1e-1 cannot be computed and nothing can be tuned; add negatives to the validation set"
+        )
+    if not np.any(validation.labels >= 0):
+        raise UsageError(f"{where} has no known samples: no correct-classification rate can be computed")
+
+
+class Objective:
+    """Evaluates settings of one algorithm on one pair of feature sets; shared work is kept between calls.
+
+    Args:
+        algorithm: A registered post-processor.
+        train: Rows to fit on.
+        validation: Rows to score; its negatives give the false-positive rate.
+        rule: How the CCR at a rate is read from the curve.
+        score_kind: Kind of score.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        train: FeatureSet,
+        validation: FeatureSet,
+        *,
+        rule: CcrRule = "inclusive",
+        score_kind: ScoreKind = "log",
+    ) -> None:
+        self._algorithm = algorithm
+        self._train = train
+        self._validation = validation
+        self._rule = rule
+        self._score_kind = score_kind
+        self._params = POSTPROCESSORS.info(algorithm).params
+
+    def __call__(self, settings: Sequence[Setting]) -> list[Outcome]:
+        """The outcome of each setting, in order; a setting that fails does not take the others with it."""
+        started = time.perf_counter()
+        try:
+            rows = self._evaluate(settings)
+        except Exception as error:  # noqa: BLE001 - whatever a method raises belongs to its trial, not to the search
+            if len(settings) > 1:
+                return [outcome for setting in settings for outcome in self([setting])]
+            return [{"error": describe(error)}]
+        share = (time.perf_counter() - started) / len(settings)
+        return [row | {"seconds": share} for row in rows]
+
+    def _evaluate(self, settings: Sequence[Setting]) -> list[Outcome]:
+        records = [from_mapping(self._params, setting, "setting") if self._params else None for setting in settings]
+        table = evaluate_grid(
+            self._algorithm,
+            self._train,
+            self._validation,
+            records,
+            rule=self._rule,
+            score_kind=self._score_kind,
+        )
+        return [{name: float(row[name]) for name in RATES} for row in table.to_dict("records")]
+
+
+def describe(error: Exception) -> str:
+    """The message of an error of ours, anything else with its type, in one line."""
+    text = str(error) if isinstance(error, OscbenchError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())

@@ -1,0 +1,253 @@
+"""One search and its folder: what is left to try, where each outcome is kept, what comes out in the end. No Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+
+from oscbench.artifacts import META, Meta, exclusive_lock
+from oscbench.config import fingerprint
+from oscbench.errors import OscbenchError
+from oscbench.metrics import CcrRule
+from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
+from oscbench.postprocessors.base import usable_score_kind
+from oscbench.rundir import RunDir
+from oscbench.tuning.objective import Outcome
+from oscbench.tuning.proposals import GENERATION, Proposer
+from oscbench.tuning.published import Published, published_best
+from oscbench.tuning.space import SearchSpace, Setting, complete_setting
+from oscbench.tuning.study import FILE, StudyLog, study_name
+from oscbench.tuning.trials import (
+    COLUMNS,
+    RATES,
+    Best,
+    TrialJournal,
+    best_of,
+    read_trials,
+    trial_id,
+    write_parquet,
+)
+from oscbench.types import NEGATIVE, FeatureSet
+
+SearchKind = Literal["grid", "optuna", "random"]
+
+DEFAULT_TRIALS = 60
+"""Trials of a budgeted search that names no number."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Search:
+    """What is tried, on which features; two searches with equal fingerprints give equal tables.
+
+    Attributes:
+        directory: Where its data and protocol keep their results.
+        training: Loss of the network behind the features.
+        seed: Seed of that training, and of the search.
+        trials: How many settings a budgeted search tries; a grid is always tried whole.
+        generation: See ``proposals``; only an Optuna search depends on it.
+    """
+
+    directory: RunDir
+    training: str
+    seed: int
+    algorithm: str
+    train: FeatureSet
+    validation: FeatureSet
+    space: SearchSpace
+    kind: SearchKind = "grid"
+    trials: int = DEFAULT_TRIALS
+    generation: int = GENERATION
+    rule: CcrRule = "inclusive"
+    score_kind: ScoreKind = "log"
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The key columns of every row."""
+        place = {"data": self.directory.data, "protocol": self.directory.protocol}
+        return place | {"training": self.training, "algorithm": self.algorithm, "seed": self.seed}
+
+    @cached_property
+    def features(self) -> str:
+        """One fingerprint for both feature sets."""
+        return fingerprint("features", {}, {"train": self.train.fingerprint, "val": self.validation.fingerprint})
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What decides the table. Not in it: the number of trials, so that a search can be made longer."""
+        config = self.key | {"search": self.kind, "space": self.space.described(self.kind)}
+        config |= {"ccr_rule": self.rule, "score_kind": usable_score_kind(self.algorithm, self.score_kind)}
+        return config | ({"generation": self.generation} if self.kind == "optuna" else {})
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the search and its folder."""
+        return fingerprint("tune", self.config, {"features": self.features})
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        return self.directory.tuning(self.training, self.seed, self.algorithm, self.fingerprint)
+
+    @cached_property
+    def params(self) -> type[Any] | None:
+        """The algorithm's parameter record."""
+        return POSTPROCESSORS.info(self.algorithm).params
+
+    @cached_property
+    def hyperparameters(self) -> list[str]:
+        """Names of the algorithm's hyperparameters."""
+        return [field.name for field in dataclasses.fields(self.params)] if self.params is not None else []
+
+    @property
+    def published(self) -> Published | None:
+        """The published optimum for this algorithm, protocol and training."""
+        return published_best(self.algorithm, self.directory.protocol, self.training)
+
+    def complete(self, setting: Setting) -> Setting:
+        """The setting with every hyperparameter in it."""
+        return complete_setting(setting, self.params, f"search space of {self.algorithm}")
+
+    def grid_settings(self) -> list[Setting]:
+        """Every setting of the grid."""
+        return [self.complete(setting) for setting in self.space.settings()]
+
+    def proposer(self) -> Proposer:
+        """Where a budgeted search gets its settings from, begun with the published optimum."""
+        if self.kind == "grid":
+            raise ValueError("a grid proposes nothing")
+        warm_start = self.published.setting if self.published else None
+        return Proposer(self.space, self.kind, self.seed, generation=self.generation, warm_start=warm_start)
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether every setting of the grid is tried: a grid, or nothing to choose from."""
+        return self.kind == "grid" or not self.hyperparameters
+
+    @cached_property
+    def total(self) -> int:
+        """How many trials the search has in the end."""
+        if self.is_exhaustive:
+            return len(self.grid_settings())
+        return int(min(self.trials, self.proposer().size))
+
+    def finished_before(self) -> int:
+        """How many trials an earlier, perhaps killed, run of the same search has finished."""
+        path = self.folder / "trials.csv"
+        if not path.exists():
+            return 0
+        return int((read_trials(path)["status"] == "done").sum())
+
+    def is_complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return (self.folder / META).exists() and self.finished_before() >= self.total
+
+
+class SearchRun:
+    """The open folder of a search, held by one process: records outcomes and writes the products.
+
+    ``trials.csv`` is the truth. A trial counts as finished when its line is there, and on opening only such trials are
+    taken over. Tune's own snapshots are not used for that: they lag behind the results by up to ten seconds, so a
+    restored experiment would run finished trials again.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self._stack = contextlib.ExitStack()
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        search = self.search
+        with self._stack:
+            self._stack.enter_context(exclusive_lock(search.folder / ".lock", f"the search in {search.folder}"))
+            extra = [name for name in search.hyperparameters if name not in COLUMNS]
+            self.journal = self._stack.enter_context(TrialJournal(search.folder / "trials.csv", extra))
+            name = study_name(search.key, search.fingerprint)
+            rows = self.journal.rows
+            self._study = StudyLog(search.folder / FILE, name, search.space, search.kind, rows)
+            self._before = len(rows)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def outcome_of(self, setting: Setting) -> float | None:
+        """The sum a finished setting reached; ``None`` when it is not finished."""
+        wanted = trial_id(setting)
+        sums = [row["sum"] for row in self.journal.rows if row["trial_id"] == wanted and row["status"] == "done"]
+        return float(sums[0]) if sums else None
+
+    def remaining(self) -> list[Setting]:
+        """The settings of the grid that are not finished."""
+        finished = self.journal.finished()
+        return [setting for setting in self.search.grid_settings() if trial_id(setting) not in finished]
+
+    def record(self, setting: Setting, outcome: Outcome) -> None:
+        """Writes a finished trial to the journal first, then to the study that follows it."""
+        search = self.search
+        row = {
+            "run_id": search.fingerprint[:8],
+            "trial_id": trial_id(setting),
+            "status": "failed" if "error" in outcome else "done",
+            **search.key,
+            **setting,
+            **{name: outcome.get(name) for name in (*RATES, "seconds", "error")},
+            "n_known": int(np.sum(search.validation.labels >= 0)),
+            "n_negative": int(np.sum(search.validation.labels == NEGATIVE)),
+            "ccr_rule": search.config["ccr_rule"],
+            "score_kind": search.config["score_kind"],
+            "search": search.kind,
+            "finished_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "features": search.features,
+        }
+        self.journal.append(row)
+        self._study.add(row)
+
+    @property
+    def done(self) -> int:
+        """Trials finished by now, in this and earlier runs."""
+        return len(self.journal.finished())
+
+    def seconds_left(self) -> float | None:
+        """Estimated from the pace of this run; ``None`` before its first trial."""
+        here = self.done - self._before
+        if here <= 0:
+            return None
+        return (time.monotonic() - self._started) / here * (self.search.total - self.done)
+
+    def table(self) -> pd.DataFrame:
+        """The trials so far."""
+        return self.journal.table()
+
+    def finish(self) -> Best:
+        """Writes ``trials.parquet`` and ``best.yaml``, and ``meta.json`` when every trial is there."""
+        search, table = self.search, self.table()
+        write_parquet(search.folder / "trials.parquet", table)
+        failed = table[table["status"] == "failed"]
+        if len(failed) == len(table):
+            reason = failed["error"].iloc[0] if len(failed) else "none was started"
+            raise OscbenchError(f"no trial of {search.algorithm} finished: {reason}")
+        best = best_of(table, search.hyperparameters)
+        best.write(search.folder / "best.yaml")
+        if self.done >= search.total:
+            Meta.create(
+                "tune",
+                config=search.config,
+                inputs={"features": search.features},
+                seed=search.seed,
+                n_known=search.validation.n_known,
+                seconds=float(table["seconds"].sum()),
+            ).write(search.folder)
+        return best
