@@ -1,0 +1,110 @@
+"""Starting or joining Ray, and asking what it has before anything waits for what it has not."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import ray
+
+from oscbench.errors import OscbenchError, UsageError
+
+CONNECT_SECONDS = 4.0
+"""How long a head node may take to accept a connection."""
+HEALTH_SECONDS = 14.0
+"""How long it may take to answer as Ray; Ray itself would wait for minutes."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a cluster has, in use or not."""
+
+    cpus: int
+    gpus: int
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"{self.cpus} CPUs and {self.gpus} GPUs on {self.nodes} node{'s' if self.nodes != 1 else ''}"
+
+
+@contextlib.contextmanager
+def connect(address: str | None = None, *, dashboard: bool = False) -> Iterator[Resources]:
+    """Ray for the length of a ``with`` block: started on this machine, joined, or the one already running here.
+
+    Args:
+        address: ``host:port`` or ``ray://host:port`` of a cluster, ``auto`` for one on this machine; ``None`` starts
+            Ray here and ends it afterwards.
+        dashboard: Whether a Ray started here serves its dashboard.
+    """
+    if ray.is_initialized():  # an outer stage or a notebook owns the connection
+        yield resources()
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user asks for it
+    if address is None:
+        ray.init(address="local", include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    else:
+        _join(address)
+    try:
+        yield resources()
+    finally:
+        ray.shutdown()
+
+
+def _join(address: str) -> None:
+    way_out = "start one with `ray start --head`, or leave --address out to start Ray here"
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address != "auto":
+        if not host or not port.isdigit():
+            raise UsageError(f"--address {address!r} is not host:port, ray://host:port or auto")
+        try:
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+        except OSError as error:
+            raise OscbenchError(f"no Ray cluster answers at {address} ({error}); {way_out}") from error
+        if not address.startswith("ray://") and not _is_healthy(f"{host}:{port}"):
+            raise OscbenchError(f"{address} accepts connections but does not answer as a Ray cluster; {way_out}")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise OscbenchError(f"cannot join the Ray cluster at {address} ({error}); {way_out}") from error
+
+
+def _is_healthy(address: str) -> bool:
+    """Asks in a process of its own: Ray's client neither takes a time limit nor can it be interrupted."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=HEALTH_SECONDS, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def resources() -> Resources:
+    """What the connected cluster has."""
+    total = ray.cluster_resources()
+    nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+    return Resources(cpus=int(total.get("CPU", 0)), gpus=int(total.get("GPU", 0)), nodes=nodes)
+
+
+def require(have: Resources, *, workers: int, cpus_per_worker: int, gpus_per_worker: float) -> None:
+    """Refuses a request that could never be met, with what there is; otherwise Ray would wait for ever.
+
+    Workers cannot span nodes, so what counts is how many of them fit into each node.
+    """
+    fitting = sum(
+        _fitting(node["Resources"], cpus_per_worker, gpus_per_worker) for node in ray.nodes() if node["Alive"]
+    )
+    if workers <= fitting:
+        return
+    each = f"{cpus_per_worker} CPU" + (f" and {gpus_per_worker:g} GPU" if gpus_per_worker else "")
+    way_out = f"use --num-workers {fitting}" if fitting else "ask for less per worker"
+    raise UsageError(f"{workers} workers with {each} each do not fit into {have}; {way_out}, or join another cluster")
+
+
+def _fitting(node: dict[str, float], cpus: int, gpus: float) -> int:
+    by_cpu = int(node.get("CPU", 0)) // cpus
+    return min(by_cpu, int(node.get("GPU", 0) / gpus)) if gpus else by_cpu

@@ -1,0 +1,162 @@
+"""Ray Train around ``training.run``: workers on one or many nodes, restarted from the last epoch when one is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray.train
+import ray.train.torch
+from ray.train import WorkerGroupError
+
+from oscbench.distributed.cluster import require, resources
+from oscbench.errors import OscbenchError, UsageError
+from oscbench.training.epoch_metrics import EpochRow
+from oscbench.training.run import EPOCHS, TrainingJob, read_epochs, run_training
+from oscbench.training.workers import TorchWorkers, Workers
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2
+RETURN_SECONDS = 60.0
+"""How long a lost node may take to come back before the training gives up; running it again goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerShare:
+    """What Ray reserves for each worker."""
+
+    cpus: int = 1
+    gpus: float = 0.0
+
+
+def train_on_ray(
+    job: TrainingJob,
+    share: WorkerShare,
+    *,
+    max_failures: int = 3,
+    on_epoch: Callable[[EpochRow], None] = lambda row: None,
+) -> list[EpochRow]:
+    """Trains on ``job.config.workers`` workers of the connected Ray; returns a row per epoch.
+
+    A lost worker or node ends the worker group, and a new one goes on from ``last.pth``. Errors that would only
+    repeat themselves (full disk, damaged data, a loss that is not finite) end the training at once; Ray's own
+    retry cannot tell them apart, so the retry is here. The checkpoint is written by worker 0 and not copied by Ray,
+    because Ray's copy is not atomic.
+
+    Args:
+        job: The training; its folder must be visible to all nodes.
+        share: Resources per worker.
+        max_failures: Lost workers or nodes to survive.
+        on_epoch: Called in this process for every epoch that finishes while it runs.
+    """
+    require(resources(), workers=job.config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    seen = len(read_epochs(job.folder / EPOCHS))
+    for failures in range(max_failures + 1):
+        error, seen = _attempt(job, share, seen, on_epoch)
+        if error is None:
+            break
+        _raise_if_final(error)
+        if failures == max_failures:
+            raise OscbenchError(
+                f"training lost a worker {max_failures + 1} times, last after epoch {seen} ({_one_line(error)}); "
+                f"the same command goes on from there"
+            )
+        logger.warning("a worker was lost (%s); going on from epoch %d", _one_line(error), seen)
+        _wait_for_room(job, share, seen)
+    shutil.rmtree(job.folder / "ray", ignore_errors=True)
+    return read_epochs(job.folder / EPOCHS)
+
+
+def _attempt(
+    job: TrainingJob, share: WorkerShare, seen: int, on_epoch: Callable[[EpochRow], None]
+) -> tuple[Exception | None, int]:
+    """One worker group until it ends; how it ended and the number of finished epochs.
+
+    Ray waits in a thread, so that this one can show epochs and Ctrl-C reaches it as in any program.
+    """
+    ended: list[Exception | None] = []
+
+    def fit() -> None:
+        try:
+            _trainer(job, share).fit()
+            ended.append(None)
+        except Exception as error:  # noqa: BLE001 - carried to the waiting thread
+            ended.append(error)
+
+    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
+    thread.start()
+    while True:
+        alive = thread.is_alive()  # before reading, so that the last epoch is shown too
+        for row in read_epochs(job.folder / EPOCHS)[seen:]:
+            on_epoch(row)
+            seen += 1
+        if not alive:
+            return ended[0], seen
+        thread.join(POLL_SECONDS)
+
+
+def _trainer(job: TrainingJob, share: WorkerShare) -> ray.train.torch.TorchTrainer:
+    per_worker = {"CPU": float(share.cpus)} | ({"GPU": float(share.gpus)} if share.gpus else {})
+    return ray.train.torch.TorchTrainer(
+        _worker,
+        train_loop_config={"job": job},
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=job.config.workers, use_gpu=share.gpus > 0, resources_per_worker=per_worker
+        ),
+        run_config=ray.train.RunConfig(
+            name=f"train-{time.time_ns():x}",
+            storage_path=str((job.folder / "ray").absolute()),
+            failure_config=ray.train.FailureConfig(max_failures=0),
+            logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+        ),
+    )
+
+
+def _worker(settings: dict[str, Any]) -> None:
+    """What runs on each worker."""
+    workers = TorchWorkers() if ray.train.get_context().get_world_size() > 1 else Workers()
+    run_training(settings["job"], workers, ray.train.torch.get_device(), lambda row: ray.train.report(dict(row)))
+
+
+def _raise_if_final(error: Exception) -> None:
+    """Raises an error of ours as it is, and what is no failure of a worker as one line."""
+    if not isinstance(error, WorkerGroupError):
+        raise OscbenchError(f"Ray Train failed: {_one_line(error)}") from error
+    for cause in map(_cause, error.worker_failures.values()):
+        if isinstance(cause, OscbenchError):
+            raise cause from error
+
+
+def _cause(failure: Exception) -> BaseException:
+    """The exception as it was raised on the worker; Ray wraps it together with its traceback."""
+    original: BaseException = getattr(failure, "_base_exc", failure)
+    return original
+
+
+def _one_line(error: Exception) -> str:
+    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+    causes = [f"worker {rank}: {type(_cause(f)).__name__}" for rank, f in sorted(failures.items())]
+    return ", ".join(causes) or str(error).strip().rpartition("\n")[2][:200]
+
+
+def _wait_for_room(job: TrainingJob, share: WorkerShare, epoch: int) -> None:
+    """Waits until all workers fit into the cluster again: a node may be on its way back."""
+    deadline = time.monotonic() + RETURN_SECONDS
+    while True:
+        try:
+            require(resources(), workers=job.config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
+            return
+        except UsageError as error:
+            if time.monotonic() > deadline:
+                raise OscbenchError(
+                    f"a node was lost after epoch {epoch}: {error}; the same command goes on"
+                ) from error
+            time.sleep(1.0)
