@@ -104,8 +104,8 @@ def make_protocol(name: str, roles: Mapping[Role, Mapping[str, str]], where: str
         for second in ROLES[i + 1 :]:
             shared = sorted(set(roles[first]) & set(roles[second]))
             if shared:
-                shown = ", ".join(f"{wnid} ({roles[first][wnid]})" for wnid in shared[:10])
-                raise UsageError(f"{where}: {len(shared)} classes are both {first} and {second}: {shown}")
+                shown = [f"{wnid} ({roles[first][wnid]})" for wnid in shared[:10]] + ["…"] * (len(shared) > 10)
+                raise UsageError(f"{where}: {len(shared)} classes both {first} and {second}: {', '.join(shown)}")
     return Protocol(name, *(_members(role, roles[role]) for role in ROLES))
 
 

@@ -33,9 +33,7 @@ def make_splits(protocol: Protocol, root: Path, *, seed: int = SPLIT_SEED) -> di
     images = {part: list_images(root, part, members) for part, members in folders.items()}
     problems = [p for part, members in folders.items() for p in _short_classes(images[part], part, members)]
     if problems:
-        raise UsageError(
-            f"{root}: {listed(problems, 'class folder')} cannot be used; 'oscbench protocol verify' counts all"
-        )
+        raise UsageError(f"{root}: too few images in {listed(problems, 'class folder')}; 'protocol verify' lists all")
 
     pairs = [(path, member.wnid) for member in training_classes for path in images["train"][member.wnid]]
     paths, classes = zip(*pairs, strict=True)

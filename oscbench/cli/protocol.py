@@ -1,0 +1,157 @@
+"""``oscbench protocol``: the class lists of the published protocols and of one's own, and their sample tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oscbench.cli.common import JsonOption, ProtocolOption, examples, print_json
+
+if TYPE_CHECKING:
+    from oscbench.protocols.base import Protocol
+    from oscbench.protocols.counts import Verification
+
+ProtocolArgument = Annotated[str, typer.Argument(metavar="PROTOCOL", help="1, 2, 3, or a protocol file of one's own.")]
+FolderOption = Annotated[Path, typer.Option("--data", help="Folder with train/<wnid>/*.JPEG and val/<wnid>/*.JPEG.")]
+NamesHelp = "WordNet names or ids, separated by commas."
+
+protocol_app = typer.Typer(name="protocol", help="Which classes are known, negative and unknown.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb group to the command."""
+    app.add_typer(protocol_app)
+
+
+@protocol_app.command("list", epilog=examples("oscbench protocol list", "oscbench protocol list --json"))
+def list_protocols(json: JsonOption = False) -> None:
+    """Lists the published protocols with their numbers of classes."""
+    from oscbench.protocols.base import PUBLISHED, ROLES, load_protocol
+
+    protocols = [load_protocol(name) for name in PUBLISHED]
+    rows = [{"protocol": str(p.number)} | {role: len(p.role(role)) for role in ROLES} for p in protocols]
+    if json:
+        print_json({"protocols": rows})
+    else:
+        _print_table(("protocol", *ROLES), [tuple(map(str, row.values())) for row in rows])
+
+
+@protocol_app.command("show", epilog=examples("oscbench protocol show 1", "oscbench protocol show 3 --json"))
+def show(protocol: ProtocolArgument, json: JsonOption = False) -> None:
+    """Shows every class of a protocol: wnid, name, label and its place in the paper's printed list."""
+    from oscbench.protocols.base import ROLES, load_protocol, protocol_document
+
+    loaded = load_protocol(protocol)
+    if json:
+        print_json(protocol_document(loaded))
+        return
+    rows = [(role, c.wnid, str(c.label), str(c.printed_order), c.name) for role in ROLES for c in loaded.role(role)]
+    _print_table(("role", "wnid", "label", "printed", "name"), rows)
+
+
+@protocol_app.command(
+    "export",
+    epilog=examples(
+        "oscbench protocol export --protocol 1 --data ILSVRC2012 --out protocols",
+        "oscbench protocol export --protocol 3 --data demo-data --out protocols --seed 7",
+    ),
+)
+def export(
+    data: FolderOption,
+    protocol: ProtocolOption = "1",
+    out: Annotated[Path, typer.Option("--out", help="Folder that receives the tables.")] = Path(),
+    seed: Annotated[int, typer.Option("--seed", help="Of the split; 42 gives the published tables.")] = 42,
+) -> None:
+    """Writes p1_train.csv, p1_val.csv and p1_test.csv: path,label rows of the published split."""
+    from oscbench.data.samples import write_samples
+    from oscbench.protocols.base import load_protocol
+    from oscbench.protocols.splits import make_splits
+
+    loaded = load_protocol(protocol)
+    for split, table in make_splits(loaded, data, seed=seed).items():
+        path = out / f"{loaded.slug}_{split}.csv"
+        write_samples(path, table)
+        print(f"{path}  {len(table)} rows")
+
+
+@protocol_app.command(
+    "build",
+    epilog=examples(
+        "oscbench protocol build --name dogs --known dog --negative fox,wolf --unknown n03183080 --out dogs.yaml",
+        "oscbench protocol build --name cats --known cat,'big cat' --negative bear --unknown bird --out cats.yaml",
+    ),
+)
+def build(
+    known: Annotated[str, typer.Option("--known", help=NamesHelp)],
+    negative: Annotated[str, typer.Option("--negative", help=NamesHelp)],
+    unknown: Annotated[str, typer.Option("--unknown", help=NamesHelp)],
+    name: Annotated[str, typer.Option("--name", help="Name in folders and tables.")] = "own",
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; default: NAME.yaml.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Makes a protocol from WordNet names or ids; --protocol FILE then uses it anywhere."""
+    from oscbench.protocols.base import protocol_document, write_protocol
+    from oscbench.protocols.build import build_protocol
+
+    built = build_protocol(name, {"known": _split(known), "negative": _split(negative), "unknown": _split(unknown)})
+    path = out or Path(f"{name}.yaml")
+    write_protocol(path, built)
+    if json:
+        print_json(protocol_document(built))
+    else:
+        print(f"{path}  {_sizes(built)}")
+
+
+@protocol_app.command(
+    "verify",
+    epilog=examples(
+        "oscbench protocol verify --protocol 1 --data ILSVRC2012",
+        "oscbench protocol verify --protocol 3 --data ILSVRC2012 --json",
+    ),
+)
+def verify(data: FolderOption, protocol: ProtocolOption = "1", json: JsonOption = False) -> None:
+    """Counts the images of every class and compares with the paper's Table 1; names each class that is short."""
+    from dataclasses import asdict
+
+    from oscbench.protocols.base import load_protocol
+    from oscbench.protocols.counts import verify_counts
+
+    loaded = load_protocol(protocol)
+    verification = verify_counts(loaded, data)
+    if json:
+        print_json({"protocol": str(loaded.number or loaded.name), "ok": verification.ok, **asdict(verification)})
+    else:
+        _print_verification(verification)
+    if not verification.ok:
+        raise typer.Exit(1)
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _sizes(protocol: Protocol) -> str:
+    from oscbench.protocols.base import ROLES
+
+    return ", ".join(f"{len(protocol.role(role))} {role}" for role in ROLES)
+
+
+def _print_verification(verification: Verification) -> None:
+    rows = [
+        (c.folder, c.role, str(c.classes), str(c.found), "-" if c.expected is None else str(c.expected))
+        for c in verification.counts
+    ]
+    _print_table(("folder", "role", "classes", "images", "expected"), rows)
+    for s in verification.short:
+        print(f"short: {s.folder}/{s.wnid} ({s.name}, {s.role}) has {s.found} images, at least {s.at_least} expected")
+    print("all counts agree" if verification.ok else f"{len(verification.short)} short classes; counts do not agree")
+
+
+def _print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Plain columns, wide enough for their content, that cut and awk can read."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
