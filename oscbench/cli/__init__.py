@@ -11,7 +11,7 @@ import typer
 
 from oscbench import __version__
 
-VERBS = ("protocol", "data", "tune", "watch", "doctor")
+VERBS = ("protocol", "data", "train", "extract", "tune", "watch", "evaluate", "threshold", "export", "doctor")
 """Modules of this package in the order of the help page; each has ``register(app)``."""
 
 app = typer.Typer(

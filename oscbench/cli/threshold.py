@@ -1,0 +1,47 @@
+"""``oscbench threshold``: the score above which a sample is accepted, for a false positive rate one can afford."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from oscbench.cli.common import JsonOption, SeedOption, examples, print_json
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb."""
+    app.command(
+        epilog=examples(
+            "oscbench threshold --scores demo --fpr 0.01",
+            "oscbench threshold --scores demo --fpr 0.1 --json",
+        )
+    )(threshold)
+
+
+def threshold(
+    scores: Annotated[
+        str, typer.Option("--scores", help="Folder with val/ (and test/) scores, or one with scores.npy; 'demo'.")
+    ],
+    fpr: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of negatives that may be taken in.")],
+    bootstrap: Annotated[int, typer.Option(min=1, help="Resamples behind the 95 % interval of CCR.")] = 1000,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose a threshold on validation negatives; show the CCR it gives, and what it does on the test."""
+    import dataclasses
+
+    from oscbench.report.evaluation import choose_threshold
+    from oscbench.report.scoring import runs_from_scores
+    from oscbench.report.tables import markdown, threshold_document, threshold_table
+
+    (run,) = runs_from_scores([scores])
+    report = choose_threshold(run.splits, fpr, resamples=bootstrap, seed=seed)
+    if as_json:
+        print_json(dataclasses.asdict(run.origin) | {"demo": run.origin.is_demo} | threshold_document(report))
+        return
+    print(run.origin.data_heading)
+    print(f"{run.origin.label}: score kind {run.origin.score_kind}")
+    print(f"threshold {report.threshold.value!r}: accept a sample when its highest score is at or above it")
+    print(f"chosen on the negatives of {report.chosen_on} for FPR <= {fpr:g}; interval of {bootstrap} resamples\n")
+    print(markdown(threshold_table(report)))

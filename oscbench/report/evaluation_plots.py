@@ -1,0 +1,85 @@
+"""Which plots an evaluation writes: OSCR curves, score histograms and open-set confusion."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from oscbench.artifacts import write_text
+from oscbench.errors import OscbenchError
+from oscbench.metrics import OscrCurve, open_set_confusion
+from oscbench.report.evaluation import SplitFigures, choose_threshold
+from oscbench.report.scoring import Run
+
+log = logging.getLogger(__name__)
+
+
+def write_plots(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path, fpr: float) -> list[Path]:
+    """Writes all plots as PNG and PDF and the confusion tables as CSV; returns their paths.
+
+    Args:
+        runs: What was evaluated.
+        figures: Of each run, by split.
+        folder: Receives ``oscr_<split>_log``, ``oscr_<split>_linear``, and ``scores`` and ``confusion`` of each run.
+        fpr: Rate on validation negatives of the threshold shown in histograms and confusion.
+    """
+    paths = write_oscr(runs, figures, folder)
+    for run in runs:
+        suffix = f"_{run.origin.algorithm}" if len(runs) > 1 else ""
+        paths += _write_scores_and_confusion(run, folder, suffix, fpr)
+    return paths
+
+
+def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path) -> list[Path]:
+    """OSCR of all runs, a file for each split and axis, negatives and unknowns side by side."""
+    from oscbench.report.plots import oscr_figure, save_figure
+
+    by_split: dict[str, dict[str, dict[str, OscrCurve]]] = {}
+    for run, splits in zip(runs, figures, strict=True):
+        for part in splits:
+            for against in part.against:
+                panel = f"{part.split}: {part.n_known} known, {against.n} {against.kind}"
+                curves = by_split.setdefault(part.split, {}).setdefault(panel, {})
+                curves[_unused(run.origin.label, curves)] = against.curve
+    paths = []
+    for split, panels in by_split.items():
+        for scale in ("log", "linear"):
+            figure = oscr_figure(panels, scale=scale, title=runs[0].origin.data_heading)
+            paths += save_figure(figure, folder, f"oscr_{split}_{scale}")
+    return paths
+
+
+def _unused(label: str, taken: dict[str, OscrCurve]) -> str:
+    """The label, numbered where two runs have the same."""
+    number = 2
+    wanted = label
+    while wanted in taken:
+        wanted = f"{label} ({number})"
+        number += 1
+    return wanted
+
+
+def _write_scores_and_confusion(run: Run, folder: Path, suffix: str, fpr: float) -> list[Path]:
+    from oscbench.report.plots import confusion_figure, histogram_figure, save_figure
+    from oscbench.report.tables import confusion_table
+
+    origin = run.origin
+    title = f"{origin.data_heading}\n{origin.label}"
+    try:
+        threshold = choose_threshold(run.splits, fpr, resamples=1).threshold.value
+    except OscbenchError as error:
+        log.warning("%s: no threshold in the histograms and no confusion plot (%s)", origin.label, error)
+        figure = histogram_figure(run.splits, title=title, score_kind=origin.score_kind, threshold=None)
+        return save_figure(figure, folder, f"scores{suffix}")
+    figure = histogram_figure(run.splits, title=title, score_kind=origin.score_kind, threshold=threshold)
+    paths = save_figure(figure, folder, f"scores{suffix}")
+    for split, scores in run.splits.items():
+        confusion = open_set_confusion(scores.labels, scores.class_index, scores.scores, threshold)
+        name = f"confusion_{split}{suffix}"
+        heading = f"{title}, {split}, threshold for FPR {fpr:g} on validation negatives"
+        paths += save_figure(confusion_figure(confusion, scores.classes, title=heading), folder, name)
+        table = folder / f"{name}.csv"
+        write_text(table, confusion_table(confusion, scores.classes).to_csv(index=False, lineterminator="\n"))
+        paths.append(table)
+    return paths
