@@ -32,6 +32,7 @@ LOG_FLOOR: Final = 1e-6
 
 _MAX_STEPS: Final = 100
 _TOLERANCE: Final = 1e-10
+_NEGLIGIBLE: Final = -100.0  # e to this adds nothing to a sum that contains 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +93,7 @@ def fit_log_tails(log_x: torch.Tensor) -> WeibullFits:
         spread = v[rows]
         shape[rows] = k = _solve_shape(spread)
         high = top[rows]
-        mean_power = torch.exp(k[:, None] * (spread - high[:, None])).mean(dim=1)
+        mean_power = torch.exp((k[:, None] * (spread - high[:, None])).clamp(min=_NEGLIGIBLE)).mean(dim=1)
         log_scale[rows] = high + mean_power.log() / k
     return WeibullFits(shape, log_scale, constant)
 
@@ -106,7 +107,8 @@ def log_exponent(
 
 def probability_of(exponent_log: torch.Tensor) -> torch.Tensor:
     """1 - exp(-e^g), computed as published, so that it saturates at exactly 0 (g < -37) and 1 (g > 3.6)."""
-    return 1.0 - torch.exp(-torch.exp(exponent_log))
+    # Nothing changes beyond these limits, but exp is slow by orders of magnitude where it over- or underflows.
+    return 1.0 - torch.exp(-torch.exp(exponent_log.clamp(-40.0, 5.0)))
 
 
 def cdf(x: torch.Tensor, shape: torch.Tensor, log_scale: torch.Tensor) -> torch.Tensor:
@@ -136,7 +138,7 @@ def _solve_shape(v: torch.Tensor) -> torch.Tensor:
     active = torch.arange(len(v), device=v.device)
     for _ in range(_MAX_STEPS):
         rows = centred[active]
-        weights = torch.exp(k[active, None] * rows)
+        weights = torch.exp((k[active, None] * rows).clamp(min=_NEGLIGIBLE))
         total = weights.sum(dim=1)
         first = (weights * rows).sum(dim=1) / total
         variance = (weights * rows * rows).sum(dim=1) / total - first * first
