@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,12 +25,16 @@ from oscbench.cli.common import (
 from oscbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from oscbench.cli.tune_view import LiveView
     from oscbench.rundir import RunDir
     from oscbench.tuning.search import Search
     from oscbench.tuning.space import SearchSpace
 
 PUBLISHED_LOSSES = ("softmax", "garbage", "eos")
 """What ``--loss all`` stands for."""
+
+DEFAULT_LOSSES = ("softmax",)
+DEFAULT_SEEDS = (0,)
 
 
 def register(app: typer.Typer) -> None:
@@ -46,14 +52,15 @@ class Request:
 
     algorithm: str
     protocol: str | None
-    losses: tuple[str, ...]
-    seeds: tuple[int, ...]
+    losses: tuple[str, ...] | None
+    seeds: tuple[int, ...] | None
     search: Literal["grid", "optuna", "random"]
     trials: int | None
     generation: int
     rule: Literal["inclusive", "published"]
     score_kind: Literal["log", "probability", "logit"]
     data: str
+    name: str | None
     runs: Path
     features: Path | None
     address: str | None
@@ -65,7 +72,9 @@ def tune(
     protocol: Annotated[
         str | None, typer.Option("--protocol", "-p", help="1, 2, 3, or a protocol file of one's own.")
     ] = None,
-    loss: Annotated[str, typer.Option("--loss", help="Training behind the features, or 'all'.")] = "softmax",
+    loss: Annotated[
+        str | None, typer.Option("--loss", help="softmax (the default), garbage, eos, objectosphere, or all.")
+    ] = None,
     search: Annotated[
         Literal["grid", "optuna", "random"],
         typer.Option("--search", help="Every grid point, or a budget of drawn ones."),
@@ -86,7 +95,9 @@ def tune(
     features: Annotated[
         Path | None, typer.Option("--features", help="Own features: a folder with train/, val/ and test/.")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="Seeds of the training, like 0,1,2: gives mean ± std.")] = "0",
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Seeds of the training (default 0); 0,1,2 gives mean ± std.")
+    ] = None,
     rule: Annotated[
         Literal["inclusive", "published"], typer.Option("--rule", help="How CCR at a rate is read from the curve.")
     ] = "inclusive",
@@ -94,6 +105,7 @@ def tune(
         Literal["log", "probability", "logit"], typer.Option("--score-kind", help="Score the curve is made of.")
     ] = "log",
     data: DataOption = "demo",
+    name: Annotated[str | None, typer.Option("--name", help="Name of the data below the runs folder.")] = None,
     runs: RunsOption = Path("runs"),
     address: AddressOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished search without asking.")] = False,
@@ -113,14 +125,15 @@ def tune(
     request = Request(
         algorithm=alg,
         protocol=protocol,
-        losses=_losses(loss),
-        seeds=_seeds(seeds),
+        losses=_losses(loss) if loss is not None else None,
+        seeds=_seeds(seeds) if seeds is not None else None,
         search=search,
         trials=trials,
         generation=max(GENERATION, max_concurrent or 0),
         rule=rule,
         score_kind=score_kind,
         data=data,
+        name=name,
         runs=runs,
         features=features,
         address=address,
@@ -131,11 +144,26 @@ def tune(
     if dry_run:
         _print_plan(request, searched, json)
         return
-    searches = _searches(request, searched)
-    _ask_to_resume(searches, resume or yes)
-    _run_all(searches, address, max_concurrent, budget, tensorboard, LiveView())
+    view = LiveView()
+    with contextlib.ExitStack() as ray_session:
+        searches = _searches(request, searched, lambda: _enter_ray(ray_session, address, view))
+        _ask_to_resume(searches, resume or yes)
+        if all(search.is_complete() for search in searches):
+            view.say("the search is complete already; nothing was run again")
+        else:
+            _enter_ray(ray_session, address, view)
+            _run_all(searches, max_concurrent, budget, tensorboard, view)
     report = report_of(searches)
     print_json(report) if json else print_report(report)
+
+
+def _enter_ray(session: contextlib.ExitStack, address: str | None, view: LiveView) -> None:
+    """Connects to Ray when the first stage needs it, and says where it can be watched; later calls join that."""
+    from oscbench.distributed.cluster import connect
+    from oscbench.distributed.tune import dashboard
+
+    session.enter_context(connect(address, dashboard=True))
+    view.dashboard(dashboard())
 
 
 # --- what is asked for -------------------------------------------------------------------------------------------
@@ -197,8 +225,8 @@ def _print_plan(request: Request, space: SearchSpace, json: bool) -> None:
     plan = {
         "algorithm": request.algorithm,
         "protocol": request.protocol,
-        "losses": list(request.losses),
-        "seeds": list(request.seeds),
+        "losses": list(request.losses or DEFAULT_LOSSES),
+        "seeds": list(request.seeds or DEFAULT_SEEDS),
         "search": request.search,
         "trials": len(space.settings()) if grid else request.trials or DEFAULT_TRIALS,
         "space": space.described("grid" if grid else request.search),
@@ -215,69 +243,99 @@ def _print_plan(request: Request, space: SearchSpace, json: bool) -> None:
 # --- the searches ------------------------------------------------------------------------------------------------
 
 
-def _searches(request: Request, space: SearchSpace) -> list[Search]:
+@dataclass(frozen=True)
+class Source:
+    """Features of one training, and where results on them go."""
+
+    features: Path
+    directory: RunDir
+    training: str
+    seed: int
+
+
+def _searches(request: Request, space: SearchSpace, enter_ray: Callable[[], None]) -> list[Search]:
     """One search per training and seed, on features that are there or are made now."""
     from oscbench.features.cache import load_feature_folder
     from oscbench.tuning.objective import check_validation
     from oscbench.tuning.search import DEFAULT_TRIALS, Search
 
+    sources = [own_features(request)] if request.features is not None else made_features(request, enter_ray)
     searches = []
-    for loss in request.losses:
-        for seed in request.seeds:
-            directory, folder = _own_features(request) if request.features else _made_features(request, loss, seed)
-            splits = load_feature_folder(folder)
-            check_validation(splits.val, str(folder / "val"))
-            searches.append(
-                Search(
-                    directory=directory,
-                    training=loss,
-                    seed=seed,
-                    algorithm=request.algorithm,
-                    train=splits.train,
-                    validation=splits.val,
-                    space=space,
-                    kind=request.search,
-                    trials=request.trials or DEFAULT_TRIALS,
-                    generation=request.generation,
-                    rule=request.rule,
-                    score_kind=request.score_kind,
-                )
+    for source in sources:
+        splits = load_feature_folder(source.features)
+        check_validation(splits.val, str(source.features / "val"))
+        searches.append(
+            Search(
+                directory=source.directory,
+                training=source.training,
+                seed=source.seed,
+                algorithm=request.algorithm,
+                train=splits.train,
+                validation=splits.val,
+                space=space,
+                kind=request.search,
+                trials=request.trials or DEFAULT_TRIALS,
+                generation=request.generation,
+                rule=request.rule,
+                score_kind=request.score_kind,
             )
+        )
     return searches
 
 
-def _own_features(request: Request) -> tuple[RunDir, Path]:
-    """Where results on ``--features`` go: named by the features' own content, under the protocol they belong to."""
+def own_features(request: Request) -> Source:
+    """``--features``: results go under what its ``meta.json`` names, else under a name made from its content."""
     from oscbench.features.cache import load_feature_folder
+    from oscbench.protocols.base import load_protocol
     from oscbench.rundir import RunDir
 
     folder = request.features or Path()
-    if len(request.losses) > 1 or len(request.seeds) > 1:
+    losses, seeds = request.losses or (), request.seeds or ()
+    if len(losses) > 1 or len(seeds) > 1:
         raise UsageError(f"--features {folder} comes from one training; give one --loss and one --seeds value with it")
     train = load_feature_folder(folder).train
-    made_for = str(train.meta.config.get("protocol", "")) if train.meta is not None else ""
-    if request.protocol is None:
-        return RunDir(request.runs, f"own-{train.fingerprint[:8]}", made_for or "own"), folder
-    from oscbench.protocols.base import load_protocol
-
-    protocol = load_protocol(request.protocol)
-    if made_for and made_for != protocol.slug:
+    recorded = train.meta.config if train.meta is not None else {}
+    protocol = str(recorded.get("protocol", ""))
+    if request.protocol is not None:
+        wanted = load_protocol(request.protocol)
+        if protocol and protocol != wanted.slug:
+            raise UsageError(f"--features {folder} is of protocol {protocol}, not {wanted.slug}; leave --protocol out")
+        if train.n_known != wanted.n_known:
+            raise UsageError(
+                f"--features {folder} has {train.n_known} known classes, protocol {wanted.slug} has {wanted.n_known}: "
+                "features of another protocol; leave --protocol out for classes of your own"
+            )
+        protocol = wanted.slug
+    training = str(recorded.get("loss", "")) or (losses[0] if losses else DEFAULT_LOSSES[0])
+    if losses and losses[0] != training:
         raise UsageError(
-            f"--features {folder} belongs to protocol {made_for}, not {protocol.slug}; leave --protocol out"
+            f"--features {folder} comes from a training with {training}, not {losses[0]}; leave --loss out"
         )
-    if train.n_known != protocol.n_known:
-        raise UsageError(
-            f"--features {folder} has {train.n_known} known classes, protocol {protocol.slug} has {protocol.n_known}: "
-            "features of another protocol; leave --protocol out for classes of your own"
-        )
-    return RunDir(request.runs, f"own-{train.fingerprint[:8]}", protocol.slug), folder
+    seed = train.meta.seed if train.meta is not None and train.meta.seed is not None else (*seeds, 0)[0]
+    data = request.name or str(recorded.get("data", "")) or f"own-{train.fingerprint[:8]}"
+    return Source(folder, RunDir(request.runs, data, protocol or "own"), training, seed)
 
 
-def _made_features(request: Request, loss: str, seed: int) -> tuple[RunDir, Path]:
-    """The features of a training, made by the stages before this one where they are missing."""
+def made_features(request: Request, enter_ray: Callable[[], None]) -> list[Source]:
+    """Features of each training and seed, made by the stages before this one where they are missing."""
     if request.protocol is None:
         raise UsageError("give --protocol 1, 2, 3 or a file, or --features with a folder of your own features")
-    raise UsageError(f"features of {loss} s{seed} are missing; give --features DIR")
+    from oscbench.artifacts import META
+    from oscbench.distributed.stages import Execution, ensure_features
+    from oscbench.pipeline import open_workspace
+    from oscbench.types import SPLITS
+
+    workspace = open_workspace(runs=request.runs, data=request.data, protocol=request.protocol, name=request.name)
+    execution = Execution(address=request.address, yes=request.yes)
+    sources = []
+    for loss in request.losses or DEFAULT_LOSSES:
+        for seed in request.seeds or DEFAULT_SEEDS:
+            folder = workspace.run.features(loss, seed)
+            if not all((folder / split / META).exists() for split in SPLITS):
+                enter_ray()  # one Ray for all stages
+            folder = ensure_features(workspace, loss=loss, seed=seed, execution=execution)
+            sources.append(Source(folder, workspace.run, loss, seed))
+    return sources
 
 
 def _ask_to_resume(searches: list[Search], agreed: bool) -> None:
@@ -294,26 +352,16 @@ def _ask_to_resume(searches: list[Search], agreed: bool) -> None:
 
 
 def _run_all(
-    searches: list[Search],
-    address: str | None,
-    max_concurrent: int | None,
-    budget: float | None,
-    tensorboard: bool,
-    view: Any,
+    searches: list[Search], max_concurrent: int | None, budget: float | None, tensorboard: bool, view: LiveView
 ) -> None:
-    """Runs what is not complete; Ray is started only when there is something to run."""
-    if all(search.is_complete() for search in searches):
-        view.say("the search is complete already; nothing was run again")
-        return
-    from oscbench.distributed.cluster import connect
-    from oscbench.distributed.tune import MAX_CONCURRENT, dashboard, run_search
+    """Runs what is not complete."""
+    from oscbench.distributed.tune import MAX_CONCURRENT, run_search
     from oscbench.tuning.search import SearchRun
 
-    with connect(address, dashboard=True):
-        view.dashboard(dashboard())
-        for search in searches:
-            with SearchRun(search) as run:
-                view.begin(run)
+    for search in searches:
+        with SearchRun(search) as run:
+            view.begin(run)
+            try:
                 run_search(
                     run,
                     max_concurrent=max_concurrent or MAX_CONCURRENT,
@@ -321,5 +369,6 @@ def _run_all(
                     tensorboard=tensorboard,
                     update=view.update,
                 )
+            finally:
                 view.end(run)
-                run.finish()
+            run.finish()

@@ -32,14 +32,16 @@ class LiveView:
         self._console = Console(stderr=True)
         self._live: Live | None = None
         self._last = 0.0
+        self._told: Dashboard | None = None
 
     def say(self, text: str) -> None:
         """One line about what happens."""
         print(text, file=sys.stderr, flush=True)
 
     def dashboard(self, dashboard: Dashboard | None) -> None:
-        """Where the cluster can be watched, and how to get in."""
-        if dashboard is not None:
+        """Where the cluster can be watched, and how to get in; said once."""
+        if dashboard is not None and dashboard != self._told:
+            self._told = dashboard
             self.say(f"Ray dashboard: {dashboard.url}  ({dashboard.entry})")
 
     def begin(self, run: SearchRun) -> None:

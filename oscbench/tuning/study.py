@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +25,7 @@ from oscbench.tuning.space import SearchSpace, Value
 from oscbench.tuning.trials import RATES, Row, drop_torn_line, plain_value
 
 FILE = "study.log"
+METRIC = "sum of CCR"
 
 
 class _FlockLock(JournalFileOpenLock):
@@ -109,7 +111,11 @@ def _open_study(path: Path, name: str, known: set[str]) -> optuna.Study:
         ):  # what the journal reader raises for lines that are not its own
             pass
         path.unlink()
-    return optuna.create_study(storage=open_storage(path), study_name=name, direction="maximize")
+    study = optuna.create_study(storage=open_storage(path), study_name=name, direction="maximize")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study.set_metric_names([METRIC])  # what the live page writes on its axes
+    return study
 
 
 def _done_ids(trials: Sequence[FrozenTrial]) -> set[str]:
@@ -173,6 +179,8 @@ class StudyMirror:
         source = self._open.setdefault(path, open_storage(path))
         for study in source.get_all_studies():
             target = self._target(path, study.study_name)
+            for name, value in source.get_study_system_attrs(study._study_id).items():
+                self.storage.set_study_system_attr(target, name, value)
             for trial in source.get_all_trials(study._study_id, deepcopy=False)[self.storage.get_n_trials(target) :]:
                 self.storage.create_new_trial(target, template_trial=trial)
 

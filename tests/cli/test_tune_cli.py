@@ -1,0 +1,211 @@
+"""``oscbench tune`` at the command line: wrong use is one line, the plan, the report, and one run from end to end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from feature_factory import feature_meta, make_features, write_feature_folder
+from tune_runs import TuneRuns
+
+from oscbench.cli import main
+from oscbench.cli.tune import parse_duration
+from oscbench.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_feature_folder(tmp_path_factory.mktemp("own") / "features")
+
+
+def tune(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(["tune", *arguments])
+    out, err = capsys.readouterr()
+    return int(caught.value.code or 0), out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--alg", "openmx"], "'openmx', did you mean 'openmax'?"),
+        (["--alg", "openmax", "--loss", "eoss"], "'eoss', did you mean 'eos'?"),
+        (["--alg", "openmax", "--set", "tailsize=3"], "unknown hyperparameter, did you mean 'tail_size'?"),
+        (["--alg", "openmax", "--set", "tail_size="], "is not of the form name=value,value"),
+        (["--alg", "openmax", "--time-budget", "soon"], "'soon' is no duration"),
+        (["--alg", "openmax", "--seeds", "a"], "is no list of whole numbers"),
+        (["--alg", "openmax", "--seeds", "-1"], "a seed is 0 or above"),
+        (["--alg", "openmax", "--seeds", "0,1"], "comes from one training"),
+        (["--alg", "openmax", "--loss", "all"], "comes from one training"),
+        (["--alg", "openmax", "--space", "none.yaml"], "cannot read search space none.yaml"),
+        (["--alg", "openmax", "--protocol", "1"], "has 6 known classes, protocol p1 has 116"),
+        (["--alg", "openmax", "--protocol", "9"], "9"),
+        (["--alg", "openmax", "--search", "gird"], "gird"),
+        (["--alg", "mls", "--score-kind", "probability", "--rule", "strict"], "strict"),
+        (["--alg", "mss", "--score-kind", "logit"], "no score kind 'logit'"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_2(
+    capsys: pytest.CaptureFixture[str], features: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    runs = tmp_path / "runs"
+    code, out, err = tune(capsys, *arguments, "--features", str(features), "--runs", str(runs))
+    assert code == 2, err
+    assert message in err
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    assert out == ""
+    assert not runs.exists()
+
+
+def test_an_empty_grid_names_file_and_key(capsys: pytest.CaptureFixture[str], features: Path, tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("algorithm: openmax\ngrid: {tail_size: []}\n")
+    code, _, err = tune(capsys, "--alg", "openmax", "--features", str(features), "--space", str(path))
+    assert code == 2
+    assert f"{path}: grid.tail_size: is empty" in err
+
+
+def test_a_space_without_ranges_cannot_be_drawn_from(
+    capsys: pytest.CaptureFixture[str], features: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text("algorithm: openmax\ngrid: {tail_size: [3]}\n")
+    arguments = ["--alg", "openmax", "--features", str(features), "--space", str(path), "--search", "optuna"]
+    code, _, err = tune(capsys, *arguments)
+    assert code == 2
+    assert "no ranges: section" in err
+
+
+def test_without_protocol_and_features(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = tune(capsys, "--alg", "mss", "--runs", str(tmp_path))
+    assert code == 2
+    assert "give --protocol 1, 2, 3 or a file, or --features" in err
+
+
+def test_validation_without_negatives(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = write_feature_folder(tmp_path / "f", negatives=0)
+    code, _, err = tune(capsys, "--alg", "mss", "--features", str(folder), "--runs", str(tmp_path / "runs"))
+    assert code == 2
+    assert "val has no negatives" in err
+    assert "CCR at 1e-3, 1e-2 and 1e-1 cannot be computed" in err
+
+
+def extracted(folder: Path, protocol: str, schema: int = 1) -> Path:
+    """Features as an extraction for ``protocol`` would have left them."""
+    import dataclasses
+
+    for number, split in enumerate(("train", "val", "test")):
+        made = make_features(10, negatives=20, unknowns=20 if split == "test" else 0, seed=number)
+        meta = dataclasses.replace(feature_meta(protocol, made.n_known, split), schema=schema)
+        dataclasses.replace(made, meta=meta, classes=meta.classes).save(folder / split)
+    return folder
+
+
+def test_features_of_another_protocol(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = extracted(tmp_path / "f", "p3")
+    code, _, err = tune(capsys, "--alg", "mss", "--features", str(folder), "--protocol", "1")
+    assert code == 2
+    assert "is of protocol p3, not p1" in err
+
+
+def test_an_older_schema(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = extracted(tmp_path / "f", "p3", schema=0)
+    code, _, err = tune(capsys, "--alg", "mss", "--features", str(folder))
+    assert code == 2
+    assert "has schema 0, this version reads 1" in err
+
+
+def test_a_dead_address_is_named_within_20_seconds(
+    capsys: pytest.CaptureFixture[str], features: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    started = time.monotonic()
+    arguments = ["--alg", "mss", "--features", str(features), "--runs", str(tmp_path / "r"), "--address", address]
+    code, out, err = tune(capsys, *arguments)
+    assert time.monotonic() - started < 20
+    assert (code, out) == (1, "")
+    assert address in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h", 3600), ("2.5s", 2.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "m", "10x", "0m"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(UsageError, match="is no duration"):
+        parse_duration(text)
+
+
+def test_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = tune(capsys, "--alg", "openmax", "--protocol", "1", "--loss", "all", "--dry-run", "--json")
+    assert code == 0
+    plan = json.loads(out)
+    assert plan["losses"] == ["softmax", "garbage", "eos"]
+    assert plan["trials"] == 96
+    code, out, _ = tune(capsys, "--alg", "openmax", "--protocol", "1", "--search", "optuna", "--dry-run", "--json")
+    assert json.loads(out)["trials"] == 60
+    code, out, _ = tune(capsys, "--alg", "mss", "--protocol", "1", "--dry-run")
+    assert code == 0
+    assert "trials     1" in out
+
+
+# --- from end to end ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ray
+def test_a_search_from_end_to_end(tmp_path: Path, features: Path) -> None:
+    runs = TuneRuns(tmp_path, features)
+    arguments = ["--set", "tail_size=1,2", "--set", "shift=0.1,0.3"]
+    first = runs.run(*arguments)
+    assert first.returncode == 0, first.stderr
+    assert "counted, softmax, seed 0: best of 4 trials" in first.stdout
+    for name in ("setting", "CCR@FPR", "files"):
+        assert name in first.stdout
+    assert "Ray dashboard: http://127.0.0.1:" in first.stderr
+    assert "ray get-auth-token" in first.stderr or "no login needed" in first.stderr
+    assert "4/4 trials" in first.stderr
+    assert "Traceback" not in first.stderr
+    folder = runs.folder()
+    assert {path.name for path in folder.iterdir()} >= {
+        "trials.csv",
+        "trials.parquet",
+        "best.yaml",
+        "study.log",
+        "meta.json",
+    }
+    table = pd.read_csv(folder / "trials.csv")
+    assert len(table) == 4
+
+    again = runs.run(*arguments, "--json")  # complete: shown again, nothing run again
+    assert again.returncode == 0, again.stderr
+    document = json.loads(again.stdout)
+    assert document["searches"][0]["sum"] == pytest.approx(table["sum"].max(), abs=1e-12)
+    assert "nothing was run again" in again.stderr
+    assert set(runs.fits().values()) == {1}
+
+
+@pytest.mark.ray
+def test_failed_trials_are_in_the_table_and_the_rest_goes_on(tmp_path: Path, features: Path) -> None:
+    runs = TuneRuns(tmp_path, features)
+    arguments = ["--set", "tail_size=1,13", "--set", "shift=0.1"]
+    done = runs.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 2 trials are missing (1 failed)" in done.stderr
+    table = pd.read_csv(runs.folder() / "trials.csv")
+    assert sorted(table["status"]) == ["done", "failed"]
+    assert "thirteen is refused" in "".join(table["error"].dropna())
+    assert not (runs.folder() / "meta.json").exists()
+    assert np.isfinite(table.loc[table["status"] == "done", "sum"]).all()

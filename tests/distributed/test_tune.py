@@ -1,0 +1,158 @@
+"""Searches through Ray Tune: equal to the plain objective, batched, budgeted, resumed, bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import ray
+from feature_factory import make_features
+
+from oscbench.distributed.service import start_service
+from oscbench.distributed.tune import run_search, wait_for_cpu
+from oscbench.errors import OscbenchError
+from oscbench.postprocessors import POSTPROCESSORS
+from oscbench.rundir import RunDir
+from oscbench.tuning.objective import Objective
+from oscbench.tuning.search import Search, SearchRun
+from oscbench.tuning.space import load_space
+from oscbench.tuning.study import open_storage
+from oscbench.tuning.trials import RATES, read_trials
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+
+TRAIN = make_features(30, negatives=20)
+VAL = make_features(15, negatives=50, seed=1)
+
+
+def search_in(runs: Path, algorithm: str, overrides: tuple[str, ...] = (), **changes: Any) -> Search:
+    space = load_space(algorithm, POSTPROCESSORS.info(algorithm).params, overrides=overrides)
+    base: dict[str, Any] = {"training": "softmax", "seed": 0, "algorithm": algorithm, "train": TRAIN, "validation": VAL}
+    return Search(**(base | {"directory": RunDir(runs, "own", "own"), "space": space} | changes))
+
+
+SMALL = ("tail_size=5,20,60", "distance_multiplier=1.5,2.0", "alpha=2,3")
+
+
+def rates_by_setting(table: pd.DataFrame, names: list[str]) -> dict[tuple[Any, ...], list[str]]:
+    return {
+        tuple(row[name] for name in names): [repr(float(row[rate])) for rate in RATES]
+        for row in table.to_dict("records")
+    }
+
+
+def test_tune_gives_the_rows_of_the_plain_objective_and_fills_the_study(tmp_path: Path) -> None:
+    search = search_in(tmp_path, "openmax", SMALL)
+    seen = []
+    with SearchRun(search) as run:
+        run_search(run, max_concurrent=3, update=lambda run: seen.append(run.done))
+        run.finish()
+    assert seen == list(range(1, 13))
+    settings = search.grid_settings()
+    plain = pd.DataFrame([s | o for s, o in zip(settings, Objective("openmax", TRAIN, VAL)(settings), strict=True)])
+    names = search.hyperparameters
+    table = read_trials(search.folder / "trials.parquet")
+    assert rates_by_setting(table, names) == rates_by_setting(plain, names)
+    storage = open_storage(search.folder / "study.log")
+    (study,) = storage.get_all_studies()
+    trials = storage.get_all_trials(study._study_id)
+    assert sorted(trial.value for trial in trials) == sorted(table["sum"])
+    assert search.is_complete()
+
+
+def test_a_method_without_hyperparameters_is_one_trial(tmp_path: Path) -> None:
+    search = search_in(tmp_path, "mls", kind="optuna")
+    with SearchRun(search) as run:
+        run_search(run)
+        best = run.finish()
+    assert best.params == {}
+    assert best.score_kind == "logit"
+    assert len(read_trials(search.folder / "trials.csv")) == 1
+
+
+@pytest.mark.parametrize("kind", ["optuna", "random"])
+def test_a_budgeted_search_repeats_and_resumes_exactly(tmp_path: Path, kind: Any) -> None:
+    tables = []
+    for name, concurrent, first in (("a", 3, 10), ("b", 2, 5)):
+        for trials in (first, 10):  # the second search is stopped in its second generation and made longer
+            search = search_in(tmp_path / name, "openmax", kind=kind, trials=trials)
+            with SearchRun(search) as run:
+                run_search(run, max_concurrent=concurrent)
+                run.finish()
+        tables.append(read_trials(search.folder / "trials.csv"))
+    names = search.hyperparameters
+    assert rates_by_setting(tables[0], names) == rates_by_setting(tables[1], names)
+    assert len(tables[0]) == len(tables[1]) == 10
+
+
+def test_one_pass_answers_all_who_wait() -> None:
+    train, val = ray.put(TRAIN), ray.put(VAL)
+    service = start_service("openmax", {"rule": "inclusive", "score_kind": "log"}, callers=8)
+    try:
+        settings = [{"tail_size": t, "distance_multiplier": 2.0, "alpha": 2} for t in range(2, 26)]
+        features = {"train": train, "val": val}
+        answers = ray.get([service.evaluate.remote(setting, features) for setting in settings], timeout=60)
+        passes = ray.get(service.passes.remote())
+    finally:
+        ray.kill(service)
+    assert sum(passes) == 24
+    assert len(passes) < 24
+    alone = Objective("openmax", TRAIN, VAL)
+    for setting, answer in zip(settings, answers, strict=True):
+        assert [answer[name] for name in RATES] == [alone([setting])[0][name] for name in RATES]
+
+
+def test_features_travel_by_reference_not_in_the_trial(tmp_path: Path) -> None:
+    """A feature set larger than what Tune lets a trainable carry goes through."""
+    big = make_features(4000, dims=600)
+    assert big.embedding.nbytes > 50e6
+    mapped = np.lib.format.open_memmap(tmp_path / "e.npy", "w+", np.float32, big.embedding.shape)
+    mapped[:] = big.embedding
+    search = search_in(tmp_path, "mls", train=dataclasses.replace(big, embedding=mapped))
+    search = dataclasses.replace(search, validation=make_features(5, dims=600, negatives=9, seed=1))
+    with SearchRun(search) as run:
+        run_search(run)
+        run.finish()
+    assert search.is_complete()
+    sizes = [file.stat().st_size for file in (search.folder / "ray").rglob("*") if file.is_file()]
+    assert sum(sizes) < 1e6
+
+
+def test_a_time_budget_leaves_the_rest_for_later(tmp_path: Path) -> None:
+    search = search_in(tmp_path, "openmax", SMALL)
+    with SearchRun(search) as run:
+        run_search(run, time_budget=0.01)
+        assert run.done < search.total
+    assert not search.is_complete()
+    with SearchRun(search) as run:
+        run_search(run)
+        run.finish()
+    assert search.is_complete()
+    assert len(read_trials(search.folder / "trials.csv")) == search.total
+
+
+def test_tensorboard_events_on_request(tmp_path: Path) -> None:
+    search = search_in(tmp_path, "mls")
+    with SearchRun(search) as run:
+        run_search(run, tensorboard=True)
+    assert list((search.folder / "ray").rglob("events.out.tfevents*"))
+
+
+def test_no_free_cpu_is_said_instead_of_waiting_for_ever() -> None:
+    @ray.remote(num_cpus=2)
+    class Holder:
+        def ready(self) -> bool:
+            return True
+
+    holder = Holder.remote()
+    ray.get(holder.ready.remote(), timeout=30)
+    try:
+        with pytest.raises(OscbenchError, match=r"no free CPU for a trial: the cluster has 2 CPU, 0 free"):
+            wait_for_cpu(0.5, seconds=1.0)
+    finally:
+        ray.kill(holder)
+    wait_for_cpu(0.5, seconds=20.0)

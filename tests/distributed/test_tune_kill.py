@@ -1,0 +1,190 @@
+"""kill -9 of the driver, a trial, the service or a node at any moment: the search ends as if nothing had happened.
+
+That no finished trial runs again is seen in the log of a post-processor that writes down each fit, not in the table.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from ray_host import RayHost
+from tune_runs import TuneRuns
+
+pytestmark = [pytest.mark.ray]
+
+SETTINGS = 24
+MOMENTS = 12
+TARGETS = ("driver", "trial", "service", "node")
+
+
+# --- processes ---------------------------------------------------------------------------------------------------
+
+
+def parents() -> dict[int, int]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            found[int(entry.name)] = int(stat.rsplit(")", 1)[1].split()[1])
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    parent_of = parents()
+
+    def below(pid: int) -> bool:
+        while pid > 1:
+            if pid == root:
+                return True
+            pid = parent_of.get(pid, 0)
+        return False
+
+    return [pid for pid in parent_of if pid != root and below(pid)]
+
+
+def title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def kill_one(root: int, name: str) -> bool:
+    """kill -9 of one actor process of that class below ``root``."""
+    for pid in descendants(root):
+        if title(pid).startswith(f"ray::{name}"):
+            os.kill(pid, signal.SIGKILL)
+            return True
+    return False
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def kill_driver(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate(timeout=60)
+
+
+# --- what must hold ----------------------------------------------------------------------------------------------
+
+
+def finish_and_check(runs: TuneRuns, undisturbed: pd.DataFrame, *arguments: str) -> None:
+    """Resumes; finished trials stay untouched, the rest is done, the table equals the undisturbed one."""
+    finished, fits = runs.finished(), runs.fits()
+    result = runs.result("--resume", *arguments)
+    assert result["searches"][0]["trials"] == SETTINGS
+    again = {setting for setting in finished if runs.fits()[setting] != fits[setting]}
+    assert not again, f"finished trials that ran again: {again}"
+    assert set(runs.fits()) >= {setting for setting in runs.finished()}
+    assert len(runs.finished()) == SETTINGS
+    pd.testing.assert_frame_equal(runs.table(), undisturbed)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[RayHost]:
+    log = Path(os.environ.get("TMPDIR", "/tmp")) / f"counted-{os.getpid()}.log"
+    plugin = TuneRuns.__init__.__globals__["PLUGIN"]
+    environment = {"PYTHONPATH": str(plugin), "COUNTED_LOG": str(log), "COUNTED_SECONDS": "0.05"}
+    with RayHost(**environment) as started:
+        yield started
+    log.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(host: RayHost, tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, float, Path]:
+    """The table of a run that nobody disturbs, how long it takes, and its features."""
+    runs = on(host, tmp_path_factory.mktemp("undisturbed"), None)
+    started = time.monotonic()
+    runs.result("--address", host.address)
+    seconds = time.monotonic() - started
+    assert all(count == 1 for count in runs.fits().values())
+    assert len(runs.fits()) == SETTINGS
+    return runs.table(), seconds, runs.features
+
+
+def on(host: RayHost, folder: Path, features: Path | None) -> TuneRuns:
+    """Runs on the test cluster, whose workers write to the log they were started with."""
+    runs = TuneRuns(folder, features, **host.environment)
+    runs.log = Path(host.environment["COUNTED_LOG"])
+    runs.log.write_text("")
+    return runs
+
+
+# --- the tests ---------------------------------------------------------------------------------------------------
+
+
+def test_killed_driver_with_a_ray_of_its_own(tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]) -> None:
+    runs = TuneRuns(tmp_path, undisturbed[2], COUNTED_SECONDS="0.05")
+    process = runs.start()
+    wait_for(lambda: len(runs.finished()) >= 5)
+    kill_driver(process)
+    assert 5 <= len(runs.finished()) < SETTINGS
+    refused = runs.run()  # the same command asks one question; without a terminal it says how to answer
+    assert refused.returncode == 2
+    assert "add --resume" in refused.stderr
+    finish_and_check(runs, undisturbed[0])
+
+
+def test_killed_service_and_trial_heal_without_help(
+    host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
+) -> None:
+    runs = on(host, tmp_path, undisturbed[2])
+    process = runs.start("--address", host.address)
+    wait_for(lambda: len(runs.finished()) >= 2)
+    assert kill_one(host.pid, "DistanceService")
+    before = len(runs.finished())
+    wait_for(lambda: len(runs.finished()) > before)
+    assert kill_one(host.pid, "ServiceTrial")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    pd.testing.assert_frame_equal(runs.table(), undisturbed[0])
+
+
+def moments() -> list[tuple[int, str, float]]:
+    """A moment each, uniform over the run time, with the target's turn; the seed is printed by the test."""
+    seed = int(os.environ.get("OSCBENCH_KILL_SEED", str(random.SystemRandom().randrange(10**6))))
+    rng = random.Random(seed)
+    return [(seed, TARGETS[i % len(TARGETS)], rng.random()) for i in range(MOMENTS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "target", "share"), moments())
+def test_killed_at_any_moment(
+    seed: int,
+    target: str,
+    share: float,
+    host: RayHost,
+    tmp_path: Path,
+    undisturbed: tuple[pd.DataFrame, float, Path],
+) -> None:
+    table, seconds, features = undisturbed
+    print(f"seed {seed} (OSCBENCH_KILL_SEED repeats it): {target} killed at {share * seconds:.2f} of {seconds:.2f} s")
+    runs = on(host, tmp_path, features)
+    process = runs.start("--address", host.address)
+    time.sleep(share * seconds)
+    if target == "driver":
+        kill_driver(process)
+    elif target == "node":
+        host.tell("drop")
+    else:
+        kill_one(host.pid, {"trial": "ServiceTrial", "service": "DistanceService"}[target])
+    process.communicate(timeout=180)
+    if target == "node":
+        host.tell("add")
+    finish_and_check(runs, table, "--address", host.address)
