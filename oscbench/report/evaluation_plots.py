@@ -67,19 +67,19 @@ def _write_scores_and_confusion(run: Run, folder: Path, suffix: str, fpr: float)
     origin = run.origin
     title = f"{origin.data_heading}\n{origin.label}"
     try:
-        threshold = choose_threshold(run.splits, fpr, resamples=1).threshold.value
+        chosen = choose_threshold(run.splits, fpr, resamples=1)
     except OscbenchError as error:
         log.warning("%s: no threshold in the histograms and no confusion plot (%s)", origin.label, error)
         figure = histogram_figure(run.splits, title=title, score_kind=origin.score_kind, threshold=None)
         return save_figure(figure, folder, f"scores{suffix}")
+    threshold = chosen.threshold.value
     figure = histogram_figure(run.splits, title=title, score_kind=origin.score_kind, threshold=threshold)
     paths = save_figure(figure, folder, f"scores{suffix}")
-    for split, scores in run.splits.items():
-        confusion = open_set_confusion(scores.labels, scores.class_index, scores.scores, threshold)
-        name = f"confusion_{split}{suffix}"
-        heading = f"{title}, {split}, threshold for FPR {fpr:g} on validation negatives"
-        paths += save_figure(confusion_figure(confusion, scores.classes, title=heading), folder, name)
-        table = folder / f"{name}.csv"
-        write_text(table, confusion_table(confusion, scores.classes).to_csv(index=False, lineterminator="\n"))
-        paths.append(table)
-    return paths
+    split = "test" if "test" in run.splits else next(iter(run.splits))
+    scores = run.splits[split]
+    confusion = open_set_confusion(scores.labels, scores.class_index, scores.scores, threshold)
+    heading = f"{title}, {split}, threshold for FPR {fpr:g} on the negatives of {chosen.chosen_on}"
+    paths += save_figure(confusion_figure(confusion, scores.classes, title=heading), folder, f"confusion{suffix}")
+    table = folder / f"confusion{suffix}.csv"
+    write_text(table, confusion_table(confusion, scores.classes).to_csv(index=False, lineterminator="\n"))
+    return [*paths, table]

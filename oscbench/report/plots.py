@@ -1,11 +1,12 @@
 """Plots of results; the only module that knows matplotlib.
 
-Colours are those of Okabe and Ito, which stay apart for colour-blind readers; beyond eight curves the line style
-changes too, and legends stand below the axes so that fifteen curves stay readable.
+Colours are those of Okabe and Ito, which stay apart for colour-blind readers; line styles
+change too, for grey prints, and legends stand below the axes so that fifteen curves stay readable.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,9 @@ KIND_STYLES = {"known": ("#0072B2", "-"), "negative": ("#E69F00", LINES[1]), "un
 _MOST_CLASS_NAMES = 45  # more would not be legible
 _SETTINGS: dict[Any, Any] = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "pdf.fonttype": 42}
 
+# It logs every glyph of a PDF's fonts at the level at which this package reports progress.
+logging.getLogger("fontTools").setLevel(logging.WARNING)
+
 Scale = Literal["log", "linear"]
 
 
@@ -43,7 +47,7 @@ def curve_styles(labels: Sequence[str]) -> dict[str, Style]:
     """A style for each label, all different up to 32 labels.
 
     Labels of the form ``algorithm, training`` take their colour from the first part and their line from the second;
-    others go through eight colours with one line, then with the next.
+    others change both from one to the next.
     """
     parts = [label.split(", ", 1) for label in labels]
     if all(len(part) == 2 for part in parts):
@@ -55,7 +59,7 @@ def curve_styles(labels: Sequence[str]) -> dict[str, Style]:
                 for label, (first, second) in zip(labels, parts, strict=True)
             }
     n = len(OKABE_ITO)
-    return {label: Style(i % n, i // n % len(LINES)) for i, label in enumerate(labels)}
+    return {label: Style(i % n, (i + i // n) % len(LINES)) for i, label in enumerate(labels)}
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
