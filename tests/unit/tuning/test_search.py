@@ -19,10 +19,11 @@ from oscbench.errors import OscbenchError, UsageError
 from oscbench.metrics import ccr_at_fpr, oscr_curve_from_predictions
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.rundir import RunDir
+from oscbench.tuning.collect import best_trials, collect_trials, find_best
 from oscbench.tuning.objective import Objective, Outcome, check_validation
 from oscbench.tuning.search import Search, SearchRun
 from oscbench.tuning.space import Setting, load_space
-from oscbench.tuning.trials import RATES, Best, read_trials
+from oscbench.tuning.trials import COLUMNS, RATES, Best, ranked, read_trials
 
 TRAIN = make_features(30, negatives=20)
 VAL = make_features(15, negatives=50, seed=1)
@@ -241,3 +242,42 @@ def test_what_waits_is_evaluated_together_and_answered_each() -> None:
         thread.join(10)
     assert answers == {number: 2.0 * number for number in range(9)}
     assert pending.passes == [1, 8]
+
+
+# --- all searches below a runs folder ----------------------------------------------------------------------------
+
+
+def test_searches_merge_into_one_table(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no search below"):
+        collect_trials(tmp_path)
+    with pytest.raises(UsageError, match="does not exist"):
+        collect_trials(tmp_path / "none")
+    first, second, third = small(tmp_path), search_in(tmp_path, "mls"), small(tmp_path, seed=1)
+    for search in (first, second):
+        finish_all(search)
+    finish_all(third, stop_after=3)  # a running search counts too
+    table = collect_trials(tmp_path)
+    assert len(table) == 8 + 1 + 3
+    assert {name: str(dtype) for name, dtype in table.dtypes.items() if name in COLUMNS} == COLUMNS
+    expected = {
+        search.fingerprint[:8]: ranked(read_trials(search.folder / "trials.csv"))["sum"].iloc[0]
+        for search in (first, second, third)
+    }
+    best = best_trials(table)
+    assert dict(zip(best["run_id"], best["sum"], strict=True)) == expected
+    table.to_csv(tmp_path / "all.csv", index=False)
+    assert len(read_trials(tmp_path / "all.csv")) == 12
+
+
+def test_the_best_setting_belongs_to_its_features(tmp_path: Path) -> None:
+    search = small(tmp_path)
+    assert find_best(search.directory, "softmax", 0, "openmax", search.features) is None
+    finish_all(search)
+    wider = small(tmp_path, rule="published")
+    finish_all(wider)
+    best = find_best(search.directory, "softmax", 0, "openmax", search.features)
+    sums = [Best.read(one.folder / "best.yaml").sum for one in (search, wider)]
+    assert best is not None
+    assert best.sum == max(sums)
+    assert find_best(search.directory, "softmax", 0, "openmax", "0" * 16) is None
+    assert find_best(search.directory, "eos", 0, "openmax", search.features) is None
