@@ -35,7 +35,7 @@ class Checkpoint:
         scaler: State of the loss scaling of half precision.
         history: A row per finished epoch.
         fingerprint: Of the training it belongs to; empty in published files.
-        origin: Protocol, network, classes and further facts for messages; empty in published files.
+        origin: What it was trained for, on which samples and with which settings; empty in published files.
     """
 
     epoch: int
@@ -142,7 +142,7 @@ def load_weights(network: OpenSetNetwork, checkpoint: Checkpoint, *, where: str,
         if name in checkpoint.model and checkpoint.model[name].shape != value.shape
     ]
     if problems:
-        found = checkpoint.origin.get("network", "another network")
+        found = checkpoint.origin.get("config", {}).get("network", "another network")
         raise UsageError(
             f"{where} holds {found}, not {wanted}: {problems[0]} ({len(problems)} differences); see --network"
         )

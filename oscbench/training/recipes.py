@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -127,3 +128,8 @@ class TrainConfig:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for ``meta.json`` and the fingerprint."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
+        """What ``as_dict`` gave."""
+        return cls(**{**values, "recipe": Recipe(**values["recipe"])})

@@ -46,6 +46,7 @@ class TrainingJob:
         n_known: K.
         what: Protocol and loss in words, for messages.
         fingerprint: Of the training; a checkpoint of another one is not continued.
+        samples: Fingerprint of the sample tables, kept in the checkpoint.
         init: Checkpoint to start from.
         threads: CPU threads of each worker.
         loader: Which image loader.
@@ -59,6 +60,7 @@ class TrainingJob:
     n_known: int
     what: str
     fingerprint: str
+    samples: str = ""
     init: Path | None = None
     threads: int = 1
     loader: Literal["auto", "ffcv", "pil"] = "auto"
@@ -242,7 +244,7 @@ class _Session:
             scaler=self.scaler.state_dict(),
             history=self.history,
             fingerprint=self.job.fingerprint,
-            origin={"what": self.job.what, "network": self.job.config.network, "n_known": self.job.n_known},
+            origin={"what": self.job.what, "samples": self.job.samples, "config": self.job.config.as_dict()},
         ).save(self.job.folder / LAST)
         self._publish(epoch)
 

@@ -1,0 +1,45 @@
+"""Where and how stages run: the part of a request that changes no result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from oscbench.distributed.cluster import Resources
+from oscbench.distributed.train import WorkerShare
+from oscbench.training.epoch_metrics import EpochRow
+
+ASK_ABOVE_SECONDS = 600.0
+"""A stage that nobody asked for by name and that would take longer needs ``--yes``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Where and how stages run; nothing here changes a result.
+
+    Attributes:
+        address: Ray cluster to join; ``None`` starts Ray here.
+        cpus_per_worker: CPUs of each training worker; ``None``: all of a Ray started here, shared out.
+        gpus_per_worker: GPUs of each worker; ``None``: one where there are any.
+        loader: Which image loader.
+        yes: Whether long stages may start without having been asked for by name.
+        resume: Whether an interrupted training is continued.
+        tensorboard: Also write TensorBoard files.
+        on_epoch: Told each finished epoch.
+    """
+
+    address: str | None = None
+    cpus_per_worker: int | None = None
+    gpus_per_worker: float | None = None
+    loader: Literal["auto", "ffcv", "pil"] = "auto"
+    yes: bool = False
+    resume: bool = True
+    tensorboard: bool = False
+    on_epoch: Callable[[EpochRow], None] = lambda row: None
+
+    def share(self, have: Resources, workers: int) -> WorkerShare:
+        """Resources of each of ``workers`` workers."""
+        gpus = self.gpus_per_worker if self.gpus_per_worker is not None else float(have.gpus > 0)
+        cpus = self.cpus_per_worker or max(1, have.cpus // max(workers, have.nodes))
+        return WorkerShare(cpus=cpus, gpus=gpus)

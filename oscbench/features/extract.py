@@ -1,0 +1,110 @@
+"""Network outputs of images, row by row in the order of their ids; knows nothing of Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from oscbench.data.loading import DataSplit, LoaderConfig, open_loader
+from oscbench.errors import OscbenchError
+from oscbench.training.checkpoint import Checkpoint, load_weights
+from oscbench.training.loop import Place
+from oscbench.training.model import OpenSetNetwork, build_network
+from oscbench.types import IntArray
+
+
+class Rows(NamedTuple):
+    """Outputs of some samples, in the order asked for."""
+
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    logits: NDArray[np.float32]
+    embedding: NDArray[np.float32]
+    pooled: NDArray[np.float32]
+
+    @classmethod
+    def joined(cls, parts: list[Rows]) -> Rows:
+        """All rows of several parts, one after the other."""
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractionJob:
+    """What is needed to run a trained network over one split.
+
+    Attributes:
+        checkpoint: The file with the weights.
+        network: Its architecture.
+        n_outputs: C, which the file must have.
+        what: Protocol and loss in words, for messages.
+        split: The images.
+        crop: Side of the network's input.
+        stored_side: Shorter side of stored images.
+        normalise: Whether the training normalised its images.
+        batch_size: Images per forward pass.
+        threads: CPU threads of each worker.
+        loader: Which image loader.
+    """
+
+    checkpoint: Path
+    network: str
+    n_outputs: int
+    what: str
+    split: DataSplit
+    crop: int
+    stored_side: int
+    normalise: bool = False
+    batch_size: int = 64
+    threads: int = 1
+    loader: Literal["auto", "ffcv", "pil"] = "auto"
+
+
+def load_network(job: ExtractionJob) -> OpenSetNetwork:
+    """The trained network; a checkpoint of another width or architecture is refused with both values."""
+    checkpoint = Checkpoint.load(job.checkpoint)
+    network = build_network(job.network, job.n_outputs, checkpoint.embedding_size)
+    load_weights(network, checkpoint, where=str(job.checkpoint), wanted=f"{job.network} for {job.what}")
+    return network.eval()
+
+
+def extract_rows(job: ExtractionJob, ids: IntArray, device: torch.device) -> Rows:
+    """Outputs of the given samples, centre crop, in single precision on every device."""
+    place = Place(device, mixed_precision=False)
+    network = load_network(job).to(device)
+    loader = open_loader(
+        job.split,
+        LoaderConfig(
+            crop=job.crop,
+            stored_side=job.stored_side,
+            train=False,
+            normalise=job.normalise,
+            threads=job.threads,
+            backend=job.loader,
+        ),
+    )
+    torch.set_num_threads(job.threads)
+    parts: list[Rows] = []
+    try:
+        with torch.inference_mode():
+            for batch in loader.epoch(0, ids, job.batch_size):
+                outputs = [output.float().cpu().numpy() for output in network(place.images(batch.images))]
+                parts.append(Rows(batch.ids.numpy(), batch.labels.numpy(), *outputs))
+    finally:
+        loader.close()
+    rows = Rows.joined(parts)
+    _refuse_not_finite(rows, job)
+    return rows
+
+
+def _refuse_not_finite(rows: Rows, job: ExtractionJob) -> None:
+    bad = np.flatnonzero(~np.isfinite(rows.logits).all(axis=1) | ~np.isfinite(rows.pooled).all(axis=1))
+    if len(bad):
+        raise OscbenchError(
+            f"{job.checkpoint} gives NaN or infinity for sample {rows.ids[bad[0]]} ({len(bad)} such samples of "
+            f"{job.what}); the weights are damaged, train again"
+        )
