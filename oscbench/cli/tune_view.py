@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from oscbench.tuning.search import Search, SearchRun
 
 BEST_SHOWN = 5
+LOG_WIDTH = 120
 
 
 class LiveView:
     """The best five trials, done/total and the time left on stderr: a live table on a terminal, lines in a log."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, width=None if sys.stderr.isatty() else LOG_WIDTH)
         self._live: Live | None = None
         self._last = 0.0
         self._told: Dashboard | None = None

@@ -163,7 +163,7 @@ class SearchRun:
     def __init__(self, search: Search) -> None:
         self.search = search
         self._stack = contextlib.ExitStack()
-        self._started = time.monotonic()
+        self._first: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
         search = self.search
@@ -172,9 +172,7 @@ class SearchRun:
             extra = [name for name in search.hyperparameters if name not in COLUMNS]
             self.journal = self._stack.enter_context(TrialJournal(search.folder / "trials.csv", extra))
             name = study_name(search.key, search.fingerprint)
-            rows = self.journal.rows
-            self._study = StudyLog(search.folder / FILE, name, search.space, search.kind, rows)
-            self._before = len(rows)
+            self._study = StudyLog(search.folder / FILE, name, search.space, search.kind, self.journal.rows)
             self._stack = self._stack.pop_all()
         return self
 
@@ -214,6 +212,8 @@ class SearchRun:
         }
         self.journal.append(row)
         self._study.add(row)
+        if self._first is None:
+            self._first = (time.monotonic(), self.done)
 
     @property
     def done(self) -> int:
@@ -221,11 +221,11 @@ class SearchRun:
         return len(self.journal.finished())
 
     def seconds_left(self) -> float | None:
-        """Estimated from the pace of this run; ``None`` before its first trial."""
-        here = self.done - self._before
-        if here <= 0:
+        """Estimated from the pace since this run's first result; ``None`` before its second."""
+        if self._first is None or self.done <= self._first[1]:
             return None
-        return (time.monotonic() - self._started) / here * (self.search.total - self.done)
+        at, count = self._first
+        return (time.monotonic() - at) / (self.done - count) * (self.search.total - self.done)
 
     def table(self) -> pd.DataFrame:
         """The trials so far."""
