@@ -71,23 +71,21 @@ def database_order(folder: Path) -> dict[str, list[str]]:
     return order
 
 
-def tree_text(classes: list[str], folder: Path = WORDNET) -> str:
+def tree_text(classes: list[str], wordnet: Any, order: dict[str, list[str]]) -> str:
     """The tree file's content for the given ILSVRC wnids."""
-    order = database_order(folder)
     rows: dict[str, tuple[str, str, int, str]] = {}
-    with open_wordnet(folder) as wordnet:
-        waiting = [wordnet.synset_from_pos_and_offset("n", int(wnid[1:])) for wnid in classes]
-        while waiting:
-            synset = waiting.pop()
-            wnid = wnid_of(synset)
-            if wnid in rows:
-                continue
-            parents = synset.hypernyms()
-            if {wnid_of(parent) for parent in parents} != set(order[wnid]):
-                raise SystemExit(f"{wnid}: NLTK and data.noun disagree on its hypernyms")
-            lemmas = "|".join(name.replace("_", " ") for name in synset.lemma_names())
-            rows[wnid] = (wnid, " ".join(order[wnid]), int(wnid in set(classes)), lemmas)
-            waiting.extend(parents)
+    waiting = [wordnet.synset_from_pos_and_offset("n", int(wnid[1:])) for wnid in classes]
+    while waiting:
+        synset = waiting.pop()
+        wnid = wnid_of(synset)
+        if wnid in rows:
+            continue
+        parents = synset.hypernyms()
+        if {wnid_of(parent) for parent in parents} != set(order[wnid]):
+            raise SystemExit(f"{wnid}: NLTK and data.noun disagree on its hypernyms")
+        lemmas = "|".join(name.replace("_", " ") for name in synset.lemma_names())
+        rows[wnid] = (wnid, " ".join(order[wnid]), int(wnid in classes), lemmas)
+        waiting.extend(parents)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)
@@ -110,7 +108,8 @@ def main() -> None:
     classes = arguments.classes.read_text().split() if arguments.classes else shipped_classes()
     if len(set(classes)) != 1000:
         raise SystemExit(f"expected 1000 classes, got {len(set(classes))}")
-    text = tree_text(classes, arguments.wordnet)
+    with open_wordnet(arguments.wordnet) as wordnet:
+        text = tree_text(classes, wordnet, database_order(arguments.wordnet))
     write_text(TREE, text)
     print(f"{TREE}: {text.count(chr(10)) - 1} synsets")
 

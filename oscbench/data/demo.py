@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def draw_demo(
         config: Counts, size and seed.
         protocol: Its known and negative classes get training images, all its classes test images.
         progress: Called with images done and images in all.
-        workers: Processes; default: one per usable core.
+        workers: Threads; default: one per usable core. Drawing and JPEG coding run outside the interpreter lock.
     """
     _claim(out, config)
     jobs = _jobs(out, config, protocol)
@@ -83,7 +83,7 @@ def draw_demo(
     total = sum(job.count for job in jobs)
     done = total - sum(job.count for job in missing)
     workers = min(workers or len(os.sched_getaffinity(0)), max(1, len(missing)))
-    with ProcessPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         waiting = {pool.submit(_draw_class, job): job for job in missing}
         try:
             for future in as_completed(waiting):

@@ -1,8 +1,11 @@
 """Looks of the embedded data: what an image of a class looks like follows from the class's WordNet path alone.
 
-A look is a vector of traits (colours, outline, markings, parts, ground). It is the end of a random walk down the
-WordNet path: every synset adds a step drawn from its own name, each level a smaller one. Classes that share most of
-their path therefore share most of their look, and the traits of far classes have little in common.
+A look is a vector of traits, the end of a random walk down the WordNet path: every synset adds a step drawn from its
+own wnid, each level a smaller one. Classes that share most of their path therefore share most of their look. The traits
+of the setting (ground, outline, frame) change most near the root and hardly among sister classes; those of the detail
+(coat, markings, parts) change at every level, so that sister classes can be told apart. The sine that ends the walk
+keeps the traits of far classes inside the range of near ones: a strange class is strange by its mixture, not by its
+extremes.
 """
 
 from __future__ import annotations
@@ -10,35 +13,61 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 
-GENERATOR = 1
+GENERATOR = 2
 """Version of the drawing; part of the data's fingerprint, so that a change of it makes other data."""
-
-STEP_DECAY = 0.94
-"""How much smaller the step of each level is than that of the level above."""
-STEP = 0.42
-"""Step of the first level, in units of the trait range."""
 
 SHARED_LEVELS = 2
 """Entity and physical entity, which everything that can be pictured is: no steps, the walk starts below them."""
 
-TRAITS = {
-    "ground_colour": 6,  # two colours of the gradient behind
-    "ground_wave": 3,  # frequency, direction, contrast
-    "body_colour": 3,
-    "body_outline": 8,  # four harmonics, cosine and sine each
-    "body_frame": 3,  # size, elongation, direction
-    "mark_colour": 3,
-    "mark_wave": 4,  # frequency, direction, contrast, stripes to spots
-    "part_colour": 3,
-    "parts": 9,  # three parts: bearing, distance, size
+
+@dataclass(frozen=True)
+class Inheritance:
+    """Steps of the walk in radians: the size of the first one and the ratio of each to the one above it."""
+
+    step: float
+    decay: float
+
+
+SETTING = Inheritance(0.8, 0.85)
+DETAIL = Inheritance(0.65, 0.98)
+
+TRAITS: dict[str, tuple[int, Inheritance]] = {
+    "ground_colour": (6, SETTING),  # upper and lower colour
+    "ground_wave": (3, SETTING),  # frequency, direction, contrast
+    "body_outline": (8, SETTING),  # four harmonics, cosine and sine each
+    "body_frame": (3, SETTING),  # size, elongation, direction
+    "body_colour": (3, DETAIL),
+    "patch_colour": (3, DETAIL),
+    "patch_shape": (4, DETAIL),  # bearing, distance, size, elongation
+    "mark_colour": (3, DETAIL),
+    "mark_wave": (4, DETAIL),  # frequency, direction, contrast, stripes to spots
+    "part_colour": (9, DETAIL),  # of each of three parts
+    "part_shape": (9, DETAIL),  # bearing, distance, size of each
 }
-N_TRAITS = sum(TRAITS.values())
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How much the images of one class differ among themselves (standard deviations; lengths in half image sides)."""
+
+    shift: float = 0.12
+    turn: float = 0.25
+    scale: float = 0.10
+    tint: float = 0.07
+    ground_tint: float = 0.18
+    light: float = 0.18
+    parts: float = 0.12
+    noise: float = 0.04
+
+
+VARIATION = Variation()
 
 
 def rng_of(*key: str | int) -> np.random.Generator:
@@ -48,29 +77,15 @@ def rng_of(*key: str | int) -> np.random.Generator:
 
 
 def traits_of(path: Sequence[str], seed: int) -> dict[str, F32]:
-    """Traits in (-1, 1) of the class at the end of a WordNet path (root first), by name."""
-    walk = np.zeros(N_TRAITS)
+    """Traits in -1..1 of the class at the end of a WordNet path (root first), by name."""
+    counts = [count for count, _ in TRAITS.values()]
+    step = np.repeat([inheritance.step for _, inheritance in TRAITS.values()], counts)
+    decay = np.repeat([inheritance.decay for _, inheritance in TRAITS.values()], counts)
+    walk = np.zeros(sum(counts))
     for level, wnid in enumerate(path[SHARED_LEVELS:]):
-        walk += STEP * STEP_DECAY**level * rng_of("look", seed, wnid).standard_normal(N_TRAITS)
-    squashed = (walk / np.sqrt(1 + walk**2)).astype(np.float32)
-    ends = np.cumsum(list(TRAITS.values()))
-    return dict(zip(TRAITS, np.split(squashed, ends[:-1]), strict=True))
-
-
-@dataclass(frozen=True)
-class Variation:
-    """How much the images of one class differ among themselves (standard deviations, in parts of the image)."""
-
-    shift: float = 0.06
-    turn: float = 0.25
-    scale: float = 0.10
-    tint: float = 0.06
-    light: float = 0.15
-    parts: float = 0.12
-    noise: float = 0.05
-
-
-VARIATION = Variation()
+        walk += step * decay**level * rng_of("look", seed, wnid).standard_normal(len(walk))
+    traits = np.sin(walk).astype(np.float32)
+    return dict(zip(TRAITS, np.split(traits, np.cumsum(counts)[:-1]), strict=True))
 
 
 def draw_images(path: Sequence[str], seed: int, split: str, indices: Sequence[int], size: int) -> NDArray[np.uint8]:
@@ -84,26 +99,25 @@ def draw_images(path: Sequence[str], seed: int, split: str, indices: Sequence[in
         size: Side in pixels.
     """
     traits = traits_of(path, seed)
-    rngs = [rng_of("image", seed, path[-1], split, index) for index in indices]
-    canvas = _Canvas(rngs, size)
+    canvas = _Canvas([rng_of("image", seed, path[-1], split, index) for index in indices], size)
     image = _ground(traits, canvas)
     _clutter(image, canvas)
+    _parts(image, traits, canvas)
     _body(image, traits, canvas)
     return _expose(image, canvas)
 
 
 class _Canvas:
-    """Coordinates of a batch of images, centred on each image's subject, and each image's random numbers."""
+    """A batch of images: its coordinates, plain (x, y) and along each image's subject (u, v), and random numbers."""
 
     def __init__(self, rngs: Sequence[np.random.Generator], size: int) -> None:
-        self.n, self.size, self.rngs = len(rngs), size, rngs
+        self.size, self.rngs = size, rngs
         axis = ((np.arange(size) + 0.5) / size * 2 - 1).astype(np.float32)
         self.y, self.x = np.meshgrid(axis, axis, indexing="ij")  # (S, S) in -1..1
-        shift = 2 * VARIATION.shift * self.normal(2)
-        turn, scale = VARIATION.turn * self.normal(1), np.exp(VARIATION.scale * self.normal(1))
+        shift, turn = VARIATION.shift * self.normal(2), VARIATION.turn * self.normal(1)[0]
+        scale = np.exp(VARIATION.scale * self.normal(1)[0])
         dx, dy = self.x - shift[0], self.y - shift[1]
-        self.u = (np.cos(turn[0]) * dx + np.sin(turn[0]) * dy) / scale[0]  # (N, S, S) the subject's own axes
-        self.v = (np.cos(turn[0]) * dy - np.sin(turn[0]) * dx) / scale[0]
+        self.u, self.v = ((axis / scale) for axis in _turned(dx, dy, turn))  # (N, S, S)
 
     def normal(self, k: int) -> F32:
         """(k, N, 1, 1) standard normal numbers."""
@@ -115,90 +129,99 @@ class _Canvas:
         draws = np.stack([rng.uniform(-1, 1, k) for rng in self.rngs], axis=1)
         return draws.astype(np.float32)[:, :, None, None]
 
-    def colour(self, trait: F32) -> list[F32]:
-        """Three (N, 1, 1) channels of a colour trait, tinted by each image's own light."""
-        tint = VARIATION.tint * self.normal(3)
-        return [0.5 + 0.46 * trait[i] + tint[i] for i in range(3)]
+    def colour(self, trait: F32, tint: float = VARIATION.tint) -> F32:
+        """(3, N, 1, 1) a colour trait, tinted anew in each image."""
+        return np.float32(0.5) + np.float32(0.46) * trait[:, None, None, None] + np.float32(tint) * self.normal(3)
 
-    def edge(self, distance: F32) -> F32:
-        """1 inside, 0 outside, a soft pixel between; ``distance`` is positive inside, in half image sides."""
-        inside: F32 = np.clip(distance * (self.size / 3) + 0.5, 0, 1)
-        return inside
+    def edge(self, inward: F32) -> F32:
+        """1 inside, 0 outside, a soft pixel between; ``inward`` is the distance from the edge, positive inside."""
+        mask: F32 = np.clip(inward * np.float32(self.size / 3) + np.float32(0.5), 0, 1)
+        return mask
+
+    def wave(self, x: F32, y: F32, frequency: float, direction: float) -> F32:
+        """A plane cosine wave in -1..1, ``frequency`` periods to the image side, its phase anew in each image."""
+        phase = np.float32(np.pi) * self.uniform(1)[0]
+        wave: F32 = np.cos(np.float32(np.pi * frequency) * _turned(x, y, direction)[0] + phase)
+        return wave
 
 
-def _paint(image: F32, mask: F32, colour: Sequence[F32 | float]) -> None:
-    """Lays a colour over the image where the mask is 1, in place."""
-    for i in range(3):
-        image[i] += mask * (colour[i] - image[i])
+def _turned(x: F32, y: F32, angle: Any) -> tuple[F32, F32]:
+    """Coordinates along and across a direction."""
+    cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
+    return cos * x + sin * y, cos * y - sin * x
 
 
-def _wave(canvas: _Canvas, x: F32, y: F32, frequency: float, direction: float) -> F32:
-    """A cosine wave in -1..1 with a phase of its own in each image."""
-    phase = np.pi * canvas.uniform(1)[0]
-    ahead = np.pi * frequency * (np.cos(direction) * x + np.sin(direction) * y)
-    wave: F32 = np.cos(ahead + phase)
-    return wave
+def _paint(image: F32, mask: F32, colour: F32) -> None:
+    """Lays a colour over (3, N, S, S) images where the mask is 1, in place."""
+    for channel, value in zip(image, colour, strict=True):
+        channel += mask * (value - channel)
 
 
 def _ground(traits: dict[str, F32], canvas: _Canvas) -> F32:
-    """(3, N, S, S) gradient between two colours, rippled by a wave."""
-    first, second = canvas.colour(traits["ground_colour"][:3]), canvas.colour(traits["ground_colour"][3:])
-    frequency, direction, contrast = traits["ground_wave"]
-    ripple = _wave(canvas, canvas.x, canvas.y, 3.0 + 2.0 * frequency, np.pi / 2 * direction)
-    share = np.clip(0.5 + 0.4 * canvas.y + (0.2 + 0.2 * contrast) * ripple, 0, 1)
-    return np.stack([first[i] + share * (second[i] - first[i]) for i in range(3)])
+    """(3, N, S, S) gradient from an upper to a lower colour, rippled by a wave."""
+    upper, lower = (canvas.colour(half, VARIATION.ground_tint) for half in np.split(traits["ground_colour"], 2))
+    frequency, direction, contrast = traits["ground_wave"].tolist()
+    ripple = canvas.wave(canvas.x, canvas.y, 3.0 + 2.0 * frequency, np.pi / 2 * direction)
+    share = np.clip(0.5 + 0.4 * canvas.y + np.float32(0.2 + 0.2 * contrast) * ripple, 0, 1)
+    ground: F32 = upper + share * (lower - upper)
+    return ground
 
 
 def _clutter(image: F32, canvas: _Canvas) -> None:
-    """Two discs that say nothing about the class."""
+    """Two pale discs that say nothing about the class."""
     for _ in range(2):
         place, colour, radius = canvas.uniform(2), canvas.uniform(3), canvas.uniform(1)[0]
         away = np.hypot(canvas.x - place[0], canvas.y - place[1])
-        _paint(image, 0.7 * canvas.edge(0.14 + 0.06 * radius - away), [0.5 + 0.35 * colour[i] for i in range(3)])
-
-
-def _body(image: F32, traits: dict[str, F32], canvas: _Canvas) -> None:
-    """Three parts behind a marked body whose outline is a circle with four harmonics."""
-    size, elongation, direction = traits["body_frame"]
-    cos, sin = np.cos(np.pi / 2 * direction), np.sin(np.pi / 2 * direction)
-    stretch = np.exp(0.35 * elongation)
-    along = (cos * canvas.u + sin * canvas.v) / stretch
-    across = (cos * canvas.v - sin * canvas.u) * stretch
-    radius, angle = np.hypot(along, across), np.arctan2(across, along)
-    reach = np.full_like(radius, 0.48 + 0.12 * size)
-    for k in range(4):
-        a, b = 0.16 / (1 + 0.35 * k) * traits["body_outline"][2 * k : 2 * k + 2]
-        reach += a * np.cos((k + 2) * angle) + b * np.sin((k + 2) * angle)
-
-    _parts(image, traits, canvas)
-    body, marks = canvas.colour(traits["body_colour"]), canvas.colour(traits["mark_colour"])
-    pattern = _markings(traits["mark_wave"], canvas)
-    shade = 1.12 - 0.35 * radius**2
-    coat = [shade * (body[i] + pattern * (marks[i] - body[i])) for i in range(3)]
-    _paint(image, canvas.edge(reach - radius), coat)
+        _paint(image, np.float32(0.7) * canvas.edge(0.14 + 0.06 * radius - away), 0.5 + 0.35 * colour)
 
 
 def _parts(image: F32, traits: dict[str, F32], canvas: _Canvas) -> None:
-    colour = canvas.colour(traits["part_colour"])
-    for k in range(3):
-        bearing, distance, size = traits["parts"][3 * k : 3 * k + 3]
+    """Three balls behind the body."""
+    shapes, colours = traits["part_shape"].reshape(3, 3).tolist(), traits["part_colour"].reshape(3, 3)
+    for k, (bearing, distance, size) in enumerate(shapes):
         jitter = VARIATION.parts * canvas.normal(3)
-        turn = np.pi * (2 * k / 3 + 0.6 * bearing) + jitter[0]
+        angle = np.pi * (2 * k / 3 + 0.6 * bearing) + jitter[0]
         far = 0.55 + 0.15 * distance + 0.3 * jitter[1]
-        away = np.hypot(canvas.u - far * np.cos(turn), canvas.v - far * np.sin(turn))
+        away = np.hypot(canvas.u - far * np.cos(angle), canvas.v - far * np.sin(angle))
         reach = (0.2 + 0.12 * size) * np.exp(jitter[2])
-        _paint(image, canvas.edge(reach - away), [c * (1.1 - 0.4 * (away / 0.3) ** 2) for c in colour])
+        _paint(image, canvas.edge(reach - away), canvas.colour(colours[k]) * (1.1 - 4.4 * away**2))
+
+
+def _body(image: F32, traits: dict[str, F32], canvas: _Canvas) -> None:
+    """A coat with a patch and markings inside an outline: a stretched circle with four harmonics."""
+    size, elongation, direction = traits["body_frame"].tolist()
+    along, across = _turned(canvas.u, canvas.v, np.pi / 2 * direction)
+    stretch = np.float32(np.exp(0.35 * elongation))
+    radius, angle = np.hypot(along / stretch, across * stretch), np.arctan2(across * stretch, along / stretch)
+    reach = np.full_like(radius, 0.48 + 0.12 * size)
+    for k, (a, b) in enumerate(traits["body_outline"].reshape(4, 2)):
+        height = np.float32(0.16 / (1 + 0.35 * k))
+        reach += height * (a * np.cos((k + 2) * angle) + b * np.sin((k + 2) * angle))
+
+    coat = np.repeat(canvas.colour(traits["body_colour"]), canvas.size, axis=2).repeat(canvas.size, axis=3)
+    _paint(coat, _patch(traits["patch_shape"], canvas), canvas.colour(traits["patch_colour"]))
+    _paint(coat, _markings(traits["mark_wave"], canvas), canvas.colour(traits["mark_colour"]))
+    _paint(image, canvas.edge(reach - radius), coat * (np.float32(1.12) - np.float32(0.35) * radius**2))
+
+
+def _patch(shape: F32, canvas: _Canvas) -> F32:
+    """Mask of an ellipse somewhere on the body."""
+    bearing, distance, size, elongation = shape.tolist()
+    along, across = _turned(canvas.u, canvas.v, np.pi * bearing)
+    stretch = np.float32(np.exp(0.4 * elongation))
+    away = np.hypot((along - (0.25 + 0.15 * distance)) * stretch, across / stretch)
+    return canvas.edge(0.27 + 0.12 * size - away)
 
 
 def _markings(wave: F32, canvas: _Canvas) -> F32:
-    """Share of the marking colour on the body, 0..1: stripes, spots, or something between."""
-    frequency, direction, contrast, spotted = wave
-    pitch, turn = 4.5 + 2.5 * frequency, np.pi / 2 * direction
-    stripes = _wave(canvas, canvas.u, canvas.v, pitch, turn)
-    crossing = _wave(canvas, canvas.u, canvas.v, pitch, turn + np.pi / 2)
-    mixed = stripes + (0.5 + 0.5 * spotted) * crossing
-    share: F32 = np.clip(0.5 + (1.1 + 0.6 * contrast) * (mixed - 0.3), 0, 1)
-    return share
+    """Mask of the markings: stripes, spots, or something between."""
+    frequency, direction, contrast, spotted = wave.tolist()
+    pitch, angle = 4.5 + 2.5 * frequency, np.pi / 2 * direction
+    stripes = canvas.wave(canvas.u, canvas.v, pitch, angle)
+    crossing = canvas.wave(canvas.u, canvas.v, pitch, angle + np.pi / 2)
+    mixed = stripes + np.float32(0.5 + 0.5 * spotted) * crossing
+    mask: F32 = np.clip(0.5 + np.float32(1.1 + 0.6 * contrast) * (mixed - np.float32(0.3)), 0, 1)
+    return mask
 
 
 def _expose(image: F32, canvas: _Canvas) -> NDArray[np.uint8]:
@@ -207,5 +230,5 @@ def _expose(image: F32, canvas: _Canvas) -> NDArray[np.uint8]:
     image *= np.exp(light[0] + light[1] * canvas.x + light[2] * canvas.y)
     shape = (canvas.size, canvas.size, 3)
     noise = np.stack([rng.standard_normal(shape, dtype=np.float32) for rng in canvas.rngs])
-    exposed = image.transpose(1, 2, 3, 0) + VARIATION.noise * noise
+    exposed = image.transpose(1, 2, 3, 0) + np.float32(VARIATION.noise) * noise
     return (255 * np.clip(exposed, 0, 1) + 0.5).astype(np.uint8)

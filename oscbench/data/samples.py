@@ -55,7 +55,9 @@ def read_samples(path: Path, *, n_known: int | None = None) -> SampleTable:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, skipinitialspace=True)
-            for row in filter(None, reader):
+            for row in reader:
+                if len(row) < 2 and not "".join(row).strip():
+                    continue
                 problem = _row_problem(row, n_known, first_line)
                 if problem:
                     problems.append(f"line {reader.line_num}: {problem}")
