@@ -75,7 +75,7 @@ class LiveView:
         pace = "" if left is None else f", about {duration(left)} left" if run.done < run.search.total else ", done"
         head = Text(f"{run.done}/{run.search.total} trials{pace}")
         best = ranked(run.table()).head(BEST_SHOWN)
-        return Group(head, trial_table(best, run.search.hyperparameters)) if len(best) else Group(head)
+        return Group(head, trial_table(best, list(run.search.space.grid))) if len(best) else Group(head)
 
 
 def trial_table(trials: pd.DataFrame, hyperparameters: list[str]) -> Table:

@@ -18,6 +18,7 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from oscbench.distributed.service import SERVICE_CPUS, TRIAL_CPUS, start_service
+from oscbench.distributed.trial import ServiceTrial
 from oscbench.errors import OscbenchError
 from oscbench.tuning.objective import Outcome
 from oscbench.tuning.search import SearchRun
@@ -25,8 +26,12 @@ from oscbench.tuning.space import Setting
 from oscbench.tuning.trials import RATES, trial_id
 from oscbench.types import FeatureSet
 
-MAX_CONCURRENT = 4
-"""Trials that wait for the service at once; each is a process, and on two cores starting one costs about a second."""
+FEW_TRIALS, MANY_TRIALS = 4, 16
+"""Trials that wait for the service at once. Each is a process that takes about a second to start, and what waits is
+evaluated in one pass: few where a pass takes no longer than that, many where it does."""
+
+LARGE_PAIRS = 2e8
+"""Pairs of a training and a validation row from which on a pass takes longer than starting a process."""
 
 FREE_CPU_SECONDS = 10.0
 """How long a search waits for a cluster that is busy."""
@@ -36,31 +41,6 @@ TRIAL_FAILURES = 3
 
 Update = Callable[[SearchRun], None]
 """Called after each finished trial."""
-
-
-class ServiceTrial(tune.Trainable):  # type: ignore[misc]
-    """One setting: asks the service, reports what it answers, and is done."""
-
-    def setup(self, config: dict[str, Any], service: Any, features: dict[str, Any]) -> None:
-        """Remembers whom to ask, and about which features (references, not arrays)."""
-        self._service = service
-        self._features = features
-
-    def step(self) -> dict[str, Any]:
-        """The outcome of the setting."""
-        outcome: Outcome = ray.get(self._service.evaluate.remote(self.config["setting"], self._features))
-        return outcome | {"done": True}
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """The same process takes the next setting: starting one costs ten times as much as asking."""
-        self.config = new_config
-        return True
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing to keep: a trial is one question."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing to take up again."""
 
 
 class _Recorder(tune.Callback):  # type: ignore[misc]
@@ -137,7 +117,7 @@ class _ProposalSearcher(Searcher):  # type: ignore[misc]
 def run_search(
     run: SearchRun,
     *,
-    max_concurrent: int = MAX_CONCURRENT,
+    max_concurrent: int | None = None,
     time_budget: float | None = None,
     tensorboard: bool = False,
     update: Update | None = None,
@@ -146,7 +126,7 @@ def run_search(
 
     Args:
         run: The open folder of the search.
-        max_concurrent: Trials that wait for the service at once.
+        max_concurrent: Trials that wait for the service at once; default by the size of the features.
         time_budget: Seconds after which no more trials are run.
         tensorboard: Whether Tune also writes event files for TensorBoard.
         update: Called after each finished trial.
@@ -155,7 +135,9 @@ def run_search(
         return
     wait_for_cpu(SERVICE_CPUS + TRIAL_CPUS)
     search = run.search
-    callers = min(max_concurrent, search.total - run.done)
+    pairs = len(search.train) * len(search.validation)
+    wanted = max_concurrent or (FEW_TRIALS if pairs < LARGE_PAIRS else MANY_TRIALS)
+    callers = min(wanted, search.total - run.done)
     options = {"rule": search.rule, "score_kind": search.score_kind}
     splits = {"train": search.train, "val": search.validation}
     features = {name: ray.put(_plain_arrays(split)) for name, split in splits.items()}

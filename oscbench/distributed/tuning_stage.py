@@ -11,7 +11,7 @@ from typing import Protocol
 from oscbench.artifacts import META
 from oscbench.distributed.cluster import connect
 from oscbench.distributed.stages import Execution, ensure_features
-from oscbench.distributed.tune import MAX_CONCURRENT, Dashboard, dashboard, run_search
+from oscbench.distributed.tune import Dashboard, dashboard, run_search
 from oscbench.errors import UsageError
 from oscbench.features.cache import load_feature_folder
 from oscbench.metrics import CcrRule
@@ -125,7 +125,7 @@ def _run(search: Search, request: TuneRequest, view: View) -> None:
         try:
             run_search(
                 run,
-                max_concurrent=request.max_concurrent or MAX_CONCURRENT,
+                max_concurrent=request.max_concurrent,
                 time_budget=request.time_budget,
                 tensorboard=request.tensorboard,
                 update=view.update,

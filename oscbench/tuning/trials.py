@@ -246,8 +246,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _number(cell: str | None) -> int | float | str | None:
-    if cell is None:
-        return None
+    if cell is None or cell in ("True", "False"):
+        return None if cell is None else cell == "True"
     for number in (int, float):
         try:
             return number(cell)

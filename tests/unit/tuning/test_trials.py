@@ -148,13 +148,16 @@ def test_the_same_trial_twice_is_refused(tmp_path: Path) -> None:
 
 def test_extra_columns_of_a_new_method(tmp_path: Path) -> None:
     path = tmp_path / "trials.csv"
-    with TrialJournal(path, ["temperature", "mode"]) as journal:
-        journal.append(row(1, temperature=0.1 + 0.2, mode="hot"))
+    with TrialJournal(path, ["temperature", "mode", "flag"]) as journal:
+        journal.append(row(1, temperature=0.1 + 0.2, mode="hot", flag=False))
         with pytest.raises(ValueError, match="no column 'speed'"):
             journal.append(row(2, speed=3))
     table = read_trials(path)
     assert table["temperature"].tolist() == [0.1 + 0.2]
     assert table["mode"].tolist() == ["hot"]
+    assert table["flag"].tolist() == [False]
+    with TrialJournal(path, ["temperature", "mode", "flag"]) as journal:  # what was read is what was written
+        pd.testing.assert_frame_equal(journal.table(), table)
     with pytest.raises(UsageError, match="columns of another search"):
         TrialJournal(path)
 
