@@ -1,0 +1,42 @@
+"""Figures of an epoch against the metrics on whole probability matrices and sums by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from oscbench.metrics import FPRS, ccr_at_fpr, oscr_curve
+from oscbench.metrics.confidence import confidence
+from oscbench.training.epoch_metrics import ccr_column, validation_metrics
+from oscbench.training.loop import Validation
+
+
+def validation(labels: np.ndarray, probabilities: np.ndarray, n_known: int) -> Validation:
+    known = probabilities[:, :n_known]
+    target = np.where(labels >= 0, known[np.arange(len(labels)), np.maximum(labels, 0)], 0.0)
+    ones = np.ones(len(labels))
+    return Validation(np.arange(len(labels)), labels, known.argmax(1), known.max(1), target, 2 * ones, ones)
+
+
+@pytest.mark.parametrize("n_outputs", [5, 6])
+def test_figures_equal_the_metrics_on_the_whole_matrix(n_outputs: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(-1, 5, 300)
+    probabilities = rng.dirichlet(np.full(n_outputs, 0.5), 300)
+    figures = validation_metrics(validation(labels, probabilities, 5), n_outputs=n_outputs, n_known=5)
+    known, negative, mean = confidence(labels, probabilities, n_known=5)
+    assert (figures["gamma_plus"], figures["gamma_minus"], figures["gamma"]) == pytest.approx((known, negative, mean))
+    curve = oscr_curve(labels, probabilities[:, :5], unknown_label=-1)
+    for fpr in FPRS:
+        assert figures[ccr_column(fpr)] == pytest.approx(ccr_at_fpr(curve, fpr), nan_ok=True)
+    right = sum(int(probabilities[i, :5].argmax() == labels[i]) for i in range(300) if labels[i] >= 0)
+    assert figures["val_accuracy"] == pytest.approx(right / int((labels >= 0).sum()))
+    assert figures["ccr_1"] == pytest.approx(figures["val_accuracy"])
+    assert figures["val_loss"] == 2.0
+
+
+def test_without_negatives_gamma_is_that_of_the_known_samples() -> None:
+    labels = np.array([0, 1])
+    figures = validation_metrics(validation(labels, np.array([[0.9, 0.1], [0.4, 0.6]]), 2), n_outputs=2, n_known=2)
+    assert figures["gamma"] == figures["gamma_plus"] == pytest.approx(0.75)
+    assert np.isnan(figures["gamma_minus"])
