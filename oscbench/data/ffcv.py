@@ -198,8 +198,9 @@ def check_beton(reader: Any, path: Path, labels: IntArray, stored_side: int) -> 
 class FfcvLoader:
     """Loads from an FFCV file: decoding, crop and flip in compiled threads beside the network's computation.
 
-    Raw images come out exactly as PIL read them. FFCV decodes JPEG with the fast DCT: a pixel differs from PIL's
-    decoding of the same bytes by at most a few levels (tests/unit/data/test_ffcv.py holds the bound).
+    Raw images come out exactly as PIL reads them. FFCV decodes JPEG with the fast DCT: at quality 90 a pixel lies
+    within 8 levels of PIL's decoding of the same bytes and within 1.5 on average (measured: 6 and 1.1 at most, on
+    white noise; 5 and 1.0 on pictures).
     The first batch compiles for about a second, once per loader.
     """
 
@@ -263,6 +264,7 @@ class _CropDecoder(SimpleRGBImageDecoder):  # type: ignore[misc]
         super().__init__()
         self.crop = crop
         self.table = table
+        self._code: Callable[..., Any] | None = None
 
     def empty(self, n: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """Arrays for the images of a batch and turbojpeg's answers."""
@@ -276,7 +278,12 @@ class _CropDecoder(SimpleRGBImageDecoder):  # type: ignore[misc]
         return replace(previous_state, jit_mode=True, shape=images.shape[1:], dtype=images.dtype), None
 
     def generate_code(self) -> Callable[..., Any]:
-        """The function that FFCV compiles."""
+        """The function that FFCV compiles; the same one each time it asks, which is once per epoch."""
+        if self._code is None:
+            self._code = self._make_code()
+        return self._code
+
+    def _make_code(self) -> Callable[..., Any]:
         read, parallel_range, jpeg = self.memory_read, Compiler.get_iterator(), JPEG
         decode_jpeg = Compiler.compile(imdecode)
         store = _pixel_store(self.crop) if self.table is None else _float_store(self.crop, self.table)
