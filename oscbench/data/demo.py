@@ -77,8 +77,8 @@ def draw_demo(
         progress: Called with images done and images in all.
         workers: Threads; default: one per usable core. Drawing and JPEG coding run outside the interpreter lock.
     """
-    _claim(out, config)
     jobs = _jobs(out, config, protocol)
+    _claim(out, config)
     missing = [job for job in jobs if not _is_drawn(job)]
     total = sum(job.count for job in jobs)
     done = total - sum(job.count for job in missing)

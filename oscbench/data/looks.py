@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 
-GENERATOR = 2
+GENERATOR = 3
 """Version of the drawing; part of the data's fingerprint, so that a change of it makes other data."""
 
 SHARED_LEVELS = 2
@@ -35,8 +35,8 @@ class Inheritance:
     decay: float
 
 
-SETTING = Inheritance(0.8, 0.85)
-DETAIL = Inheritance(0.65, 0.98)
+SETTING = Inheritance(1.0, 0.82)
+DETAIL = Inheritance(0.5, 0.96)
 
 TRAITS: dict[str, tuple[int, Inheritance]] = {
     "ground_colour": (6, SETTING),  # upper and lower colour
@@ -61,7 +61,7 @@ class Variation:
     turn: float = 0.25
     scale: float = 0.10
     tint: float = 0.07
-    ground_tint: float = 0.18
+    ground_tint: float = 0.12
     light: float = 0.18
     parts: float = 0.12
     noise: float = 0.04
@@ -131,7 +131,7 @@ class _Canvas:
 
     def colour(self, trait: F32, tint: float = VARIATION.tint) -> F32:
         """(3, N, 1, 1) a colour trait, tinted anew in each image."""
-        return np.float32(0.5) + np.float32(0.46) * trait[:, None, None, None] + np.float32(tint) * self.normal(3)
+        return np.float32(0.54) + np.float32(0.45) * trait[:, None, None, None] + np.float32(tint) * self.normal(3)
 
     def edge(self, inward: F32) -> F32:
         """1 inside, 0 outside, a soft pixel between; ``inward`` is the distance from the edge, positive inside."""
