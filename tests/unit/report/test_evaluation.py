@@ -1,0 +1,78 @@
+"""The figures of an evaluation are those of the metrics, and a threshold is applied as it was chosen."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from oscbench import metrics
+from oscbench.errors import OscbenchError
+from oscbench.metrics import FPRS
+from oscbench.report.evaluation import Options, choose_threshold, evaluate_split
+from oscbench.report.scoring import load_scores
+from oscbench.types import NEGATIVE, UNKNOWN, ScoreSet
+
+DEMO = load_scores("demo")
+
+
+def test_figures_are_those_of_the_metrics() -> None:
+    test = DEMO["test"]
+    options = Options(rule="published", weights="class", resamples=30, seed=7)
+    found = evaluate_split("test", test, options)
+    assert [against.kind for against in found.against] == ["negative", "unknown"]
+    arguments = {"n": 30, "seed": 7, "weights": "class"}
+    assert (found.accuracy,) == metrics.bootstrap("accuracy", test.labels, test.scores, **arguments)
+    for against, label in zip(found.against, (NEGATIVE, UNKNOWN), strict=True):
+        curve = metrics.oscr_curve(test.labels, test.scores, unknown_label=label, weights="class")
+        assert against.n == np.count_nonzero(test.labels == label)
+        expected = metrics.bootstrap(
+            "ccr", test.labels, test.scores, unknown_label=label, rule="published", **arguments
+        )
+        np.testing.assert_array_equal(against.ccr, expected)
+        by_rule = [metrics.ccr_at_fpr(curve, f, rule="published") for f in FPRS]
+        np.testing.assert_array_equal([c.estimate for c in against.ccr], by_rule)
+        assert against.ccr_sum == metrics.ccr_fpr_sum(curve, rule="published")
+        assert (against.auroc,) == metrics.bootstrap(
+            "auroc", test.labels, test.scores, unknown_label=label, **arguments
+        )
+        assert against.auoscr_step == metrics.auoscr(curve, rule="step")
+        assert against.average_precision == metrics.average_precision(test.labels, test.scores, unknown_label=label)
+
+
+def test_without_resamples_there_are_no_ends_and_missing_kinds_are_left_out() -> None:
+    found = evaluate_split("val", DEMO["val"], Options())
+    assert [against.kind for against in found.against] == ["negative"]
+    assert math.isnan(found.accuracy.low)
+    assert found.accuracy.estimate == metrics.closed_set_accuracy(DEMO["val"].labels, DEMO["val"].scores)
+    assert found.n_known == np.count_nonzero(DEMO["val"].labels >= 0)
+
+
+def test_threshold_is_chosen_on_validation_and_applied_to_the_test() -> None:
+    report = choose_threshold(DEMO, 0.05, resamples=20)
+    assert report.chosen_on == "val"
+    val, test = DEMO["val"], DEMO["test"]
+    value = metrics.threshold_for_fpr(val.labels, val.scores, 0.05, n=20).value
+    assert report.threshold.value == value
+    assert list(report.applied) == [("test", "negative"), ("test", "unknown")]
+    accepted = test.scores.max(axis=1)[test.labels == UNKNOWN] >= value
+    assert report.applied["test", "unknown"].fpr == np.mean(accepted)
+
+
+def test_a_single_split_serves_where_there_is_no_validation() -> None:
+    report = choose_threshold({"test": DEMO["test"]}, 0.05, resamples=5)
+    assert report.chosen_on == "test"
+    assert report.applied == {}
+
+
+def test_a_rate_that_cannot_be_kept_fails_in_one_line() -> None:
+    scores = ScoreSet(
+        scores=np.array([[0.5], [0.9]]),
+        labels=np.array([0, -1]),
+        ids=np.arange(2),
+        class_index=np.array([0, 1], dtype=np.int32),
+        classes=("a", "b"),
+    )
+    with pytest.raises(OscbenchError, match=r"split val: no threshold keeps .* 0\.1"):
+        choose_threshold({"val": scores}, 0.1)
