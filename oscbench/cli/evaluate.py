@@ -1,16 +1,27 @@
-"""``oscbench evaluate``: all figures of a folder of scores, or of features and a post-processor."""
+"""``oscbench evaluate``: all figures of scores, of features and a post-processor, or of what a search has found."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from oscbench.cli.common import JsonOption, SeedOption, examples, print_json
+from oscbench.cli.common import (
+    AddressOption,
+    DataOption,
+    JsonOption,
+    RunsOption,
+    SeedOption,
+    YesOption,
+    examples,
+    print_json,
+)
 from oscbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from oscbench.distributed.tuning_stage import FeatureRequest
+    from oscbench.postprocessors import ScoreKind
     from oscbench.report.evaluation import Options, SplitFigures
     from oscbench.report.scoring import Run
 
@@ -35,7 +46,21 @@ def evaluate(
     features: Annotated[
         str | None, typer.Option("--features", help="Folder with train/, val/, test/ features; 'demo'.")
     ] = None,
-    alg: Annotated[list[str] | None, typer.Option("--alg", help="Post-processor for --features; repeatable.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", "-p", help="Trained and tuned results of 1, 2, 3 or a protocol file.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option("--loss", help="Training of --protocol: softmax (the default), garbage, eos, all.")
+    ] = None,
+    params: Annotated[
+        Path | None, typer.Option("--params", help="best.yaml of a search, perhaps of another protocol.")
+    ] = None,
+    data: DataOption = "demo",
+    name: Annotated[str | None, typer.Option("--name", help="Name of the data below the runs folder.")] = None,
+    runs_folder: RunsOption = Path("runs"),
+    address: AddressOption = None,
+    yes: YesOption = False,
+    alg: Annotated[list[str] | None, typer.Option("--alg", help="Post-processor to fit; repeatable.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE of the one --alg; repeatable.")
     ] = None,
@@ -55,13 +80,37 @@ def evaluate(
     fpr: Annotated[float, typer.Option(min=0.0, max=1.0, help="Rate of the threshold shown in plots.")] = 0.1,
     as_json: JsonOption = False,
 ) -> None:
-    """Print CCR at four false positive rates, accuracy and AUROC, against negatives and against unknowns."""
+    """Print CCR at four false positive rates, accuracy and AUROC, against negatives and against unknowns.
+
+    With --protocol the best setting found by `oscbench tune` is fitted again (and searched for where there is none),
+    and the scores of validation and test are kept. --params takes a setting from elsewhere and shows what it loses.
+    """
     from oscbench.report.evaluation import Options, evaluate_split
     from oscbench.report.scoring import runs_from_features, runs_from_scores, save_scores
 
-    if (scores is None) == (features is None):
-        raise UsageError("give either --scores DIR or --features DIR with --alg NAME (DIR may be 'demo')")
-    if scores is not None:
+    if protocol is not None or params is not None:
+        from oscbench.cli.tune import parse_losses
+        from oscbench.distributed.tuning_stage import FeatureRequest
+
+        if scores is not None or settings or out is not None or not alg:
+            raise UsageError("--protocol and --params go with --alg NAME, and not with --scores, --set or --out")
+        source = FeatureRequest(
+            runs=runs_folder,
+            protocol=protocol,
+            losses=parse_losses(loss) if loss is not None else None,
+            seeds=(seed,),
+            data=data,
+            name=name,
+            features=Path(features) if features is not None else None,
+            address=address,
+            yes=yes,
+        )
+        runs = _tuned_runs(source, tuple(alg), params, score_kind)
+    elif (scores is None) == (features is None):
+        raise UsageError(
+            "give either --scores DIR or --features DIR with --alg NAME (DIR may be 'demo'), or --protocol with --alg"
+        )
+    elif scores is not None:
         if alg or settings or score_kind or out:
             raise UsageError("--alg, --set, --score-kind and --out go with --features, not with --scores")
         runs = runs_from_scores(scores)
@@ -82,6 +131,17 @@ def evaluate(
 
         written = write_plots(runs, figures, plots, fpr)
         typer.echo(f"{len(written)} files in {plots}", err=True)
+
+
+def _tuned_runs(
+    source: FeatureRequest, algorithms: tuple[str, ...], params: Path | None, score_kind: str | None
+) -> list[Run]:
+    """Scores with the settings that searches have found."""
+    from oscbench.cli.tune_view import LiveView
+    from oscbench.distributed.scoring_stage import RefitRequest, tuned_runs
+
+    kind = cast("ScoreKind | None", score_kind)  # refused by name where a method does not have it
+    return tuned_runs(RefitRequest(source=source, algorithms=algorithms, params=params, score_kind=kind), LiveView())
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:

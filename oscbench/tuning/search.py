@@ -45,6 +45,11 @@ DEFAULT_TRIALS = 60
 """Trials of a budgeted search that names no number."""
 
 
+def features_fingerprint(train: FeatureSet, validation: FeatureSet) -> str:
+    """What a search was made on: one fingerprint for both feature sets."""
+    return fingerprint("features", {}, {"train": train.fingerprint, "val": validation.fingerprint})
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Search:
     """What is tried, on which features; two searches with equal fingerprints give equal tables.
@@ -79,7 +84,7 @@ class Search:
     @cached_property
     def features(self) -> str:
         """One fingerprint for both feature sets."""
-        return fingerprint("features", {}, {"train": self.train.fingerprint, "val": self.validation.fingerprint})
+        return features_fingerprint(self.train, self.validation)
 
     @cached_property
     def config(self) -> dict[str, Any]:
