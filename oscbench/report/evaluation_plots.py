@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,10 +26,21 @@ def write_plots(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], 
         fpr: Rate on validation negatives of the threshold shown in histograms and confusion.
     """
     paths = write_oscr(runs, figures, folder)
-    for run in runs:
-        suffix = f"_{run.origin.algorithm}" if len(runs) > 1 else ""
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        suffix = "_" + re.sub(r"[^A-Za-z0-9]+", "-", label).strip("-") if len(runs) > 1 else ""
         paths += _write_scores_and_confusion(run, folder, suffix, fpr)
     return paths
+
+
+def unique_labels(runs: Sequence[Run]) -> list[str]:
+    """The label of each run, numbered where several have the same."""
+    labels: list[str] = []
+    for run in runs:
+        label, number = run.origin.label, 2
+        while label in labels:
+            label, number = f"{run.origin.label} ({number})", number + 1
+        labels.append(label)
+    return labels
 
 
 def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path) -> list[Path]:
@@ -36,28 +48,17 @@ def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], f
     from oscbench.report.plots import oscr_figure, save_figure
 
     by_split: dict[str, dict[str, dict[str, OscrCurve]]] = {}
-    for run, splits in zip(runs, figures, strict=True):
+    for label, splits in zip(unique_labels(runs), figures, strict=True):
         for part in splits:
             for against in part.against:
                 panel = f"{part.split}: {part.n_known} known, {against.n} {against.kind}"
-                curves = by_split.setdefault(part.split, {}).setdefault(panel, {})
-                curves[_unused(run.origin.label, curves)] = against.curve
+                by_split.setdefault(part.split, {}).setdefault(panel, {})[label] = against.curve
     paths = []
     for split, panels in by_split.items():
         for scale in ("log", "linear"):
             figure = oscr_figure(panels, scale=scale, title=runs[0].origin.data_heading)
             paths += save_figure(figure, folder, f"oscr_{split}_{scale}")
     return paths
-
-
-def _unused(label: str, taken: dict[str, OscrCurve]) -> str:
-    """The label, numbered where two runs have the same."""
-    number = 2
-    wanted = label
-    while wanted in taken:
-        wanted = f"{label} ({number})"
-        number += 1
-    return wanted
 
 
 def _write_scores_and_confusion(run: Run, folder: Path, suffix: str, fpr: float) -> list[Path]:
