@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
 import os
 import time
@@ -231,17 +230,19 @@ def ensure_beton(
 
     Args:
         workspace: Which data.
-        config: How to store images; ``None`` takes whatever conversion of the right size is there, converts with
-            the defaults when there is none, and returns ``None`` where FFCV is not installed (PIL reads then).
+        config: How to store images; ``None`` takes whatever conversion is there (one of another size is refused),
+            converts with the defaults when there is none, and returns ``None`` where FFCV is not installed.
         processes: Processes that convert; default: one per usable CPU.
     """
+    from oscbench.data.loading import ffcv_problem
+
     samples = ensure_samples(workspace)
     meta = _usable_beton(workspace, samples, config)
     if meta is not None:
         logger.info("beton: re-using %s", workspace.run.beton)
         return meta
-    if config is None and importlib.util.find_spec("ffcv") is None:
-        logger.info("beton: ffcv is not installed, images are read with PIL")
+    if config is None and ffcv_problem():
+        logger.info("beton: not made, %s: images are read with PIL", ffcv_problem())
         return None
     require_ffcv()
     config = config or ConvertConfig(side=workspace.stored_side)
@@ -255,13 +256,22 @@ def _usable_beton(workspace: Workspace, samples: Meta, config: ConvertConfig | N
     if not (folder / META).exists():
         return None
     meta = Meta.read(folder, "beton")
+    if meta.inputs != {"samples": samples.fingerprint} or not _files_have_their_size(folder, meta):
+        return None
     stored = ConvertConfig(**meta.config)
-    fits = stored.side == workspace.stored_side if config is None else stored.deciding() == config.deciding()
-    whole = all(
-        (folder / f"{split}.beton").is_file() and (folder / f"{split}.beton").stat().st_size == file.bytes
-        for split, file in converted_files(meta).items()
-    )
-    return meta if fits and whole and meta.inputs == {"samples": samples.fingerprint} else None
+    if config is not None:
+        return meta if stored.deciding() == config.deciding() else None
+    if stored.side != workspace.stored_side:
+        raise UsageError(
+            f"{folder} stores images of shorter side {stored.side}, training takes {workspace.stored_side}; "
+            f"run `oscbench data convert --side {workspace.stored_side}`, or choose another --runs folder"
+        )
+    return meta
+
+
+def _files_have_their_size(folder: Path, meta: Meta) -> bool:
+    files = {folder / f"{split}.beton": file.bytes for split, file in converted_files(meta).items()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in files.items())
 
 
 def converted_files(meta: Meta) -> dict[str, ConvertedFile]:

@@ -11,7 +11,7 @@ from oscbench.config import sha256_file
 from oscbench.data.convert import beton_problem, image_problems, originals_path
 from oscbench.data.samples import check_images
 from oscbench.errors import OscbenchError
-from oscbench.pipeline import Workspace, converted_files, read_split_samples
+from oscbench.pipeline import Workspace, converted_files, ensure_samples, read_split_samples
 from oscbench.progress import show_progress
 from oscbench.types import SPLITS
 
@@ -27,8 +27,10 @@ class Verification:
 def verify_data(workspace: Workspace) -> Verification:
     """Compares tables, FFCV files and original images with the checksums taken when they were made.
 
-    Images that were never converted have no checksum: they are decoded instead.
+    Images that were never converted have no checksum: they are decoded instead. Tables that were never made are made.
     """
+    if not (workspace.run.samples / META).exists():
+        ensure_samples(workspace)
     samples = Meta.read(workspace.run.samples, "samples")
     checked, problems = [f"{len(SPLITS)} sample tables"], _table_problems(workspace, samples)
     listings: list[Path] = []

@@ -1,25 +1,23 @@
-"""``oscbench data``: the embedded data."""
+"""``oscbench data``: the embedded data, conversion into FFCV files, and whether all of it is still as it was."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from oscbench.cli.common import SeedOption, examples
+from oscbench.cli.common import DataOption, JsonOption, ProtocolOption, RunsOption, SeedOption, examples, print_json
 
-data_app = typer.Typer(name="data", help="Images: draw the embedded data.", no_args_is_help=True)
+data_app = typer.Typer(name="data", help="Images: draw the embedded data, convert, verify.", no_args_is_help=True)
+
+
+NameOption = Annotated[str | None, typer.Option("--name", help="Name of the data below the runs folder.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb group to the command."""
     app.add_typer(data_app)
-
-
-@data_app.callback()
-def _group() -> None:  # a group of a single verb would otherwise swallow the verb's name
-    pass
 
 
 @data_app.command(
@@ -50,3 +48,82 @@ def demo(
         with show_progress(f"drawing {loaded.slug}") as progress:
             draw_demo(out, config, loaded, progress)
     print(out)
+
+
+@data_app.command(
+    "convert",
+    epilog=examples(
+        "oscbench data convert --protocol 1 --data demo",
+        "oscbench data convert --protocol 2 --data demo --mode raw --processes 2 --json",
+    ),
+)
+def convert(
+    protocol: ProtocolOption = "1",
+    data: DataOption = "demo",
+    runs: RunsOption = Path("runs"),
+    name: NameOption = None,
+    side: Annotated[
+        int | None,
+        typer.Option("--side", help="Shorter side of stored images; default: 256, demo: 64, as training takes."),
+    ] = None,
+    quality: Annotated[int, typer.Option("--quality", help="JPEG quality.")] = 90,
+    mode: Annotated[
+        Literal["jpeg", "raw", "mix"], typer.Option("--mode", help="Store JPEG, pixels, or some of both.")
+    ] = "jpeg",
+    raw_share: Annotated[float, typer.Option("--raw-share", help="Share of pixels in a mix.")] = 0.5,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, help="Processes that convert; default: one per CPU.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Writes one FFCV file per split (image, label, sample id) for fast training, with a manifest of checksums.
+
+    Images are resized by PIL to the stored side. An interrupted conversion keeps the splits that were done.
+    """
+    from oscbench.data.convert import ConvertConfig
+    from oscbench.pipeline import converted_files, ensure_beton, open_workspace
+
+    workspace = open_workspace(runs=runs, data=data, protocol=protocol, name=name)
+    config = ConvertConfig(side=side or workspace.stored_side, quality=quality, mode=mode, raw_share=raw_share)
+    meta = ensure_beton(workspace, config, processes=processes)
+    assert meta is not None  # only an implied conversion may be left out
+    if as_json:
+        print_json(
+            {"folder": workspace.run.beton, "fingerprint": meta.fingerprint, "config": meta.config, **meta.details}
+        )
+        return
+    for split, file in converted_files(meta).items():
+        print(f"{workspace.run.beton / split}.beton  {file.samples} images  {file.bytes / 1e6:.1f} MB")
+
+
+@data_app.command(
+    "verify",
+    epilog=examples(
+        "oscbench data verify --protocol 1 --data demo",
+        "oscbench data verify --protocol 2 --data demo --json",
+    ),
+)
+def verify(
+    protocol: ProtocolOption = "1",
+    data: DataOption = "demo",
+    runs: RunsOption = Path("runs"),
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Finds truncated, altered and missing sample tables, FFCV files and images, and names them.
+
+    Contents are compared with the checksums of the conversion; images that were never converted are decoded.
+    """
+    from oscbench.data.samples import listed
+    from oscbench.errors import OscbenchError
+    from oscbench.pipeline import open_workspace
+    from oscbench.verification import verify_data
+
+    workspace = open_workspace(runs=runs, data=data, protocol=protocol, name=name)
+    found = verify_data(workspace)
+    if as_json:
+        print_json({"data": workspace.title, "checked": found.checked, "problems": found.problems})
+    if found.problems:
+        raise OscbenchError(f"{workspace.title}: {listed(list(found.problems), 'problem')}")
+    if not as_json:
+        print(f"{workspace.title}: {', '.join(found.checked)}: all as they were made")

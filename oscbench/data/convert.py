@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import itertools
 import json
 import multiprocessing
@@ -87,11 +86,14 @@ class ConvertedFile:
 
 
 def require_ffcv() -> None:
-    """Raises when FFCV, whose file format this is, is not installed."""
-    if importlib.util.find_spec("ffcv") is None:
+    """Raises when FFCV, whose file format this is, does not work here."""
+    from oscbench.data.loading import ffcv_problem
+
+    problem = ffcv_problem()
+    if problem:
         raise UsageError(
-            "ffcv is not installed, so nothing can be converted; `oscbench doctor` says how to get it, "
-            "and training works without it, more slowly"
+            f"nothing can be converted: {problem}; `oscbench doctor` says how to get it, and training works without "
+            "it, more slowly"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -128,20 +128,29 @@ class ImageLoader(Protocol):
         ...
 
 
+def ffcv_problem() -> str:
+    """Why FFCV cannot be used here, or ``""``; the first call imports it, which takes some seconds."""
+    try:
+        importlib.import_module("oscbench.data.ffcv")
+    except ImportError as error:  # not installed, or built for a library that is not here
+        return f"ffcv cannot be imported ({error})"
+    return ""
+
+
 def open_loader(source: DataSplit, config: LoaderConfig) -> ImageLoader:
     """The loader of a split: FFCV's when asked for, or when its file and library are there; else PIL's."""
-    if config.backend == "pil":
-        return PilLoader(source, config)
     if config.backend == "ffcv" and source.beton is None:
         raise UsageError("the FFCV loader needs a converted file; run `oscbench data convert` or use the PIL loader")
-    if source.beton is not None and importlib.util.find_spec("ffcv") is not None:
+    if config.backend == "pil" or source.beton is None:
+        return PilLoader(source, config)
+    problem = ffcv_problem()
+    if not problem:
         from oscbench.data.ffcv import FfcvLoader
 
         return FfcvLoader(source, config)
     if config.backend == "ffcv":
-        raise UsageError("ffcv is not installed; `oscbench doctor` says how to get it, or use the PIL loader")
-    if source.beton is not None:
-        logger.warning("ffcv is not installed: reading the original images with PIL instead of %s", source.beton)
+        raise UsageError(f"{problem}; `oscbench doctor` says how to get it, or use the PIL loader")
+    logger.warning("%s: reading the original images with PIL instead of %s", problem, source.beton)
     return PilLoader(source, config)
 
 
