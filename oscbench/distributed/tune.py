@@ -138,7 +138,7 @@ def run_search(
     pairs = len(search.train) * len(search.validation)
     wanted = max_concurrent or (FEW_TRIALS if pairs < LARGE_PAIRS else MANY_TRIALS)
     callers = min(wanted, search.total - run.done)
-    options = {"rule": search.rule, "score_kind": search.score_kind}
+    options = {"rule": search.rule, "score_kind": search.score_kind, "expected": search.expected_settings()}
     splits = {"train": search.train, "val": search.validation}
     features = {name: ray.put(_plain_arrays(split)) for name, split in splits.items()}
     service = start_service(search.algorithm, options, callers=callers)

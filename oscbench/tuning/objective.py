@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ class Objective:
         validation: Rows to score; its negatives give the false-positive rate.
         rule: How the CCR at a rate is read from the curve.
         score_kind: Kind of score.
+        expected: Settings between which all others lie. A method with ``open_source(train, settings)`` then keeps
+            what they share, for EVM the distances of its tails, from one call to the next.
     """
 
     def __init__(
@@ -51,13 +54,19 @@ class Objective:
         *,
         rule: CcrRule = "inclusive",
         score_kind: ScoreKind = "log",
+        expected: Sequence[Setting] = (),
     ) -> None:
         self._algorithm = algorithm
         self._train = train
         self._validation = validation
         self._rule = rule
         self._score_kind = score_kind
-        self._params = POSTPROCESSORS.info(algorithm).params
+        entry = POSTPROCESSORS.info(algorithm)
+        self._params = entry.params
+        self._source: Any = None
+        self._open_source: Callable[[], Any] | None = None
+        if expected and hasattr(entry.value, "open_source"):
+            self._open_source = partial(entry.value.open_source, train, self._records(expected))
 
     def __call__(self, settings: Sequence[Setting]) -> list[Outcome]:
         """The outcome of each setting, in order; a setting that fails does not take the others with it."""
@@ -72,16 +81,21 @@ class Objective:
         return [row | {"seconds": share} for row in rows]
 
     def _evaluate(self, settings: Sequence[Setting]) -> list[Outcome]:
-        records = [from_mapping(self._params, setting, "setting") if self._params else None for setting in settings]
+        if self._open_source is not None:
+            self._source, self._open_source = self._open_source(), None
         table = evaluate_grid(
             self._algorithm,
             self._train,
             self._validation,
-            records,
+            self._records(settings),
             rule=self._rule,
             score_kind=self._score_kind,
+            source=self._source,
         )
         return [{name: float(row[name]) for name in RATES} for row in table.to_dict("records")]
+
+    def _records(self, settings: Sequence[Setting]) -> list[Any]:
+        return [from_mapping(self._params, setting, "setting") if self._params else None for setting in settings]
 
 
 def describe(error: Exception) -> str:

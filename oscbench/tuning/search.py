@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -125,6 +126,13 @@ class Search:
     def grid_settings(self) -> list[Setting]:
         """Every setting of the grid."""
         return [self.complete(setting) for setting in self.space.settings()]
+
+    def expected_settings(self) -> list[Setting]:
+        """Settings between which all trials lie: the grid, or the corners of the ranges."""
+        if self.is_exhaustive:
+            return self.grid_settings()
+        corners = itertools.product(*(limits.probes() for limits in self.space.ranges.values()))
+        return [self.complete(dict(zip(self.space.ranges, corner, strict=True))) for corner in corners]
 
     def proposer(self) -> Proposer:
         """Where a budgeted search gets its settings from, begun with the published optimum."""
