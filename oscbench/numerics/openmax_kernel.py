@@ -8,6 +8,8 @@ therefore agree to the last bit.
 from __future__ import annotations
 
 import math
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -83,28 +85,42 @@ def best_of_grid(
 
     Equal scores go to the lowest column, as in ``argmax`` over what ``score_setting`` returns.
     """
-    by_fit = np.argsort(fit_idx, kind="stable")  # settings that share a fit come one after the other
-    shape = (len(ranked.value), len(fit_idx))
+    # Clipped tails and alphas make settings equal; sorted, those that share a fit come one after the other.
+    distinct, position = np.unique(np.stack([fit_idx, alphas, offsets], axis=1), axis=0, return_inverse=True)
+    shape = (len(ranked.value), len(distinct))
     best, score = np.empty(shape, np.int32), np.empty(shape)
-    _best_of_grid(*ranked, distances, *fits, fit_idx, alphas, offsets, by_fit, log, best, score)
-    return best, score
+
+    def rows(first: int, last: int) -> None:
+        queries = (part[first:last] for part in (*ranked, distances))
+        _best_of_grid(*queries, *fits, distinct, log, best[first:last], score[first:last])
+
+    threads = len(os.sched_getaffinity(0))
+    bounds = [len(best) * thread // threads for thread in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(rows, bounds[:-1], bounds[1:]))
+    return best[:, position], score[:, position]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _knownness(distance: float, shape: float, log_scale: float, shift: float) -> float:
-    """exp(-(x / scale)^shape) with x = max(0, 1 + distance - shift)."""
+    """exp(-e^g) with g = shape (ln x - ln scale), x = 1 + distance - shift; 1 where x is not positive."""
     x = 1.0 + distance - shift
-    return math.exp(-math.exp(shape * (math.log(x) - log_scale))) if x > 0.0 else 1.0
+    if x <= 0.0:
+        return 1.0
+    g = shape * (math.log(x) - log_scale)
+    if g < -38.0 or g > 7.0:  # here it rounds to exactly 1 or 0, which is most of the time
+        return 1.0 if g < 0.0 else 0.0
+    return math.exp(-math.exp(g))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _revise(
-    value: Float64, rest: Float64, known: Float64, alpha: int, offset: int, revised: Float64
+    value: Float64, rest: Float64, known: Float64, alpha: int, offset: int, revised: Float64, power: Float64
 ) -> tuple[float, float]:
-    """Fills ``revised[:alpha]``; returns the largest of all logits and the sum of exp(l - largest) over the others.
+    """Revises the top logits of one query into ``revised[:alpha]``, with exp(revised - largest) in ``power``.
 
-    The unknown logit is the sum of what was taken from the others. Leaving the largest one's own 1 out of the sum
-    keeps probabilities near 1 apart in the logarithm.
+    The unknown logit is the sum of what was taken from the others. Returns the largest of all 1 + K logits and the
+    sum of exp(l - largest) over all but that one: without its 1, probabilities near 1 stay apart in the logarithm.
     """
     unknown = 0.0
     for i in range(alpha):
@@ -118,39 +134,36 @@ def _revise(
         largest, which = value[alpha], alpha
     others = 0.0 if which == -1 else math.exp(unknown - largest)
     for i in range(alpha):
+        power[i] = math.exp(revised[i] - largest)
         if i != which:
-            others += math.exp(revised[i] - largest)
+            others += power[i]
     if alpha < len(value):
         others += rest[alpha] if which == alpha else (1.0 + rest[alpha]) * math.exp(value[alpha] - largest)
     return largest, others
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _score(logit: float, largest: float, others: float, log: bool) -> float:
-    return logit - largest - math.log1p(others) if log else math.exp(logit - largest) / (1.0 + others)
+@njit(nogil=True, error_model="numpy", cache=True)
+def _scores_of(order, value, revised, power, alpha, largest, others, log, scores):  # type: ignore[no-untyped-def]
+    """Writes the score of every column."""
+    norm = math.log1p(others) if log else 1.0 + others
+    for i in range(len(value)):
+        if log:
+            score = (revised[i] if i < alpha else value[i]) - largest - norm
+        else:
+            score = (power[i] if i < alpha else math.exp(value[i] - largest)) / norm
+        scores[order[i]] = score
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _score_setting(  # type: ignore[no-untyped-def]
-    order, value, rest, distances, shape, log_scale, shift, alpha, offset, log, scores
-) -> None:
-    known, revised = np.empty(alpha), np.empty(alpha)
-    for q in range(value.shape[0]):
-        for i in range(alpha):
-            k = order[q, i]
-            known[i] = _knownness(distances[q, k], shape[0, k], log_scale[0, k], shift[0, k])
-        largest, others = _revise(value[q], rest[q], known, alpha, offset, revised)
-        for i in range(value.shape[1]):
-            logit = revised[i] if i < alpha else value[q, i]
-            scores[q, order[q, i]] = _score(logit, largest, others, log)
-
-
-@njit(cache=True)
-def _best(order, value, revised, alpha, largest, others, log):  # type: ignore[no-untyped-def]
+@njit(nogil=True, error_model="numpy", cache=True)
+def _best_of(order, value, revised, power, alpha, largest, others, log):  # type: ignore[no-untyped-def]
     """Best column and its score; the unrevised logits fall, so the first that scores lower ends the search."""
-    best, best_score = order[0], _score(revised[0], largest, others, log)
-    for i in range(1, len(value)):
-        score = _score(revised[i] if i < alpha else value[i], largest, others, log)
+    norm = math.log1p(others) if log else 1.0 + others
+    best, best_score = -1, -np.inf
+    for i in range(len(value)):
+        if log:
+            score = (revised[i] if i < alpha else value[i]) - largest - norm
+        else:
+            score = (power[i] if i < alpha else math.exp(value[i] - largest)) / norm
         if score > best_score or (score == best_score and order[i] < best):
             best, best_score = order[i], score
         elif i >= alpha and score < best_score:
@@ -158,21 +171,33 @@ def _best(order, value, revised, alpha, largest, others, log):  # type: ignore[n
     return best, best_score
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _best_of_grid(  # type: ignore[no-untyped-def]
-    order, value, rest, distances, shape, log_scale, shift, fit_idx, alphas, offsets, by_fit, log, best, score
+@njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
+def _score_setting(  # type: ignore[no-untyped-def]
+    order, value, rest, distances, shape, log_scale, shift, alpha, offset, log, scores
 ) -> None:
-    most = alphas.max()
-    known, revised = np.empty(most), np.empty(most)
+    known, revised, power = np.empty(alpha), np.empty(alpha), np.empty(alpha)
+    for q in range(value.shape[0]):
+        for i in range(alpha):
+            k = order[q, i]
+            known[i] = _knownness(distances[q, k], shape[0, k], log_scale[0, k], shift[0, k])
+        largest, others = _revise(value[q], rest[q], known, alpha, offset, revised, power)
+        _scores_of(order[q], value[q], revised, power, alpha, largest, others, log, scores[q])
+
+
+@njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
+def _best_of_grid(  # type: ignore[no-untyped-def]
+    order, value, rest, distances, shape, log_scale, shift, settings, log, best, score
+) -> None:
+    most = settings[:, 1].max()
+    known, revised, power = np.empty(most), np.empty(most), np.empty(most)
     for q in range(value.shape[0]):
         fitted = -1
-        for s in by_fit:
-            f = fit_idx[s]
+        for s in range(len(settings)):
+            f, alpha, offset = settings[s]
             if f != fitted:
                 fitted = f
                 for i in range(most):
                     k = order[q, i]
                     known[i] = _knownness(distances[q, k], shape[f, k], log_scale[f, k], shift[f, k])
-            alpha = alphas[s]
-            largest, others = _revise(value[q], rest[q], known, alpha, offsets[s], revised)
-            best[q, s], score[q, s] = _best(order[q], value[q], revised, alpha, largest, others, log)
+            largest, others = _revise(value[q], rest[q], known, alpha, offset, revised, power)
+            best[q, s], score[q, s] = _best_of(order[q], value[q], revised, power, alpha, largest, others, log)

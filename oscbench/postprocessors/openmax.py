@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
+from oscbench.numerics.kernels import fit_rows
 from oscbench.numerics.openmax_kernel import RankedLogits, TailFits, best_of_grid, rank_logits, score_setting
-from oscbench.numerics.weibull import fit_log_tails
 from oscbench.postprocessors.base import (
     POSTPROCESSORS,
     ScoreKind,
@@ -168,7 +167,7 @@ class _Model:
     """The classes with the fits of one or more settings.
 
     Attributes:
-        fits: One row per distinct (tail size, multiplier).
+        fits: One row per distinct (clipped tail size, multiplier).
         fit_idx: (S,) row of ``fits`` of each setting.
         alphas: (S,) number of revised logits, at most the number of usable classes.
         offsets: (S,) 1 where the weights are those of the authors' program.
@@ -184,8 +183,10 @@ class _Model:
     @classmethod
     def fit(cls, train: FeatureSet, settings: Sequence[OpenMaxParams]) -> _Model:
         classes = _Classes.of(train)
-        pairs = list(dict.fromkeys((params.tail_size, params.distance_multiplier) for params in settings))
-        fits, constant = _fit_tails(classes, pairs)
+        longest = max(map(len, classes.distances))  # larger tail sizes are one and the same
+        pairs = [(min(params.tail_size, longest), params.distance_multiplier) for params in settings]
+        distinct = list(dict.fromkeys(pairs))
+        fits, constant = _fit_tails(classes, distinct)
         losses, clippings = tuple(_losses(train, classes, constant)), tuple(_clippings(classes, settings))
         for level, notes in ((logging.WARNING, losses), (logging.INFO, clippings)):
             for note in notes:
@@ -193,9 +194,9 @@ class _Model:
         return cls(
             classes=classes,
             fits=fits,
-            fit_idx=np.array([pairs.index((p.tail_size, p.distance_multiplier)) for p in settings]),
-            alphas=np.array([min(p.alpha, len(classes.usable)) for p in settings]),
-            offsets=np.array([int(p.weights == "code") for p in settings]),
+            fit_idx=np.array([distinct.index(pair) for pair in pairs]),
+            alphas=np.array([min(params.alpha, len(classes.usable)) for params in settings]),
+            offsets=np.array([int(params.weights == "code") for params in settings]),
             notes=losses + clippings,
         )
 
@@ -212,36 +213,32 @@ class _Model:
 def _unit_rows(rows: FloatArray, what: str, names: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
     """The rows divided by their length; a row without direction has no cosine distance and is refused by name."""
     wide = np.asarray(rows, np.float64)
-    largest = np.abs(wide).max(axis=1, keepdims=True)
-    if not largest.all():
-        zero = np.flatnonzero(largest[:, 0] == 0)
+    length = np.sqrt(np.einsum("nd,nd->n", wide, wide))
+    if not length.all():
+        zero = np.flatnonzero(length == 0)
         raise UsageError(f"OpenMax: {what} {names[zero[0]]} is all zeros and has no direction ({len(zero)} such)")
-    scaled = wide / largest  # squares of very large or small entries stay in range
-    return np.asarray(scaled / np.sqrt((scaled * scaled).sum(axis=1, keepdims=True)))
+    return np.asarray(wide / length[:, None])
 
 
 def _fit_tails(classes: _Classes, pairs: Sequence[tuple[int, float]]) -> tuple[TailFits, NDArray[np.bool_]]:
     """The fits of every (tail size, multiplier) and which of them, (F, L), had no spread.
 
-    Tails of equal length are fitted together, and a tail that several tail sizes share is fitted once.
+    The kernel fits the smallest distances of a row, shifted by the largest of them; with the sign changed these are
+    the largest ones. It is asked for one pair at a time, so that a fit does not depend on the others.
     """
-    shape, log_scale, shift = (np.empty((len(pairs), len(classes.usable))) for _ in range(3))
+    counts = np.array([len(distances) for distances in classes.distances])
+    tails = np.zeros((len(counts), counts.max()))
+    for row, distances in zip(tails, classes.distances, strict=True):
+        row[: len(distances)] = -distances
+    shape, log_scale = np.empty((len(pairs), len(counts), 1)), np.empty((len(pairs), len(counts), 1))
     constant = np.empty(shape.shape, np.bool_)
-    places: dict[int, dict[tuple[int, float], list[int]]] = {}  # length -> (class, multiplier) -> rows of the fits
+    only = np.zeros(1, np.int64)
     for f, (tail_size, multiplier) in enumerate(pairs):
-        for k, distances in enumerate(classes.distances):
-            places.setdefault(min(tail_size, len(distances)), {}).setdefault((k, multiplier), []).append(f)
-            shift[f, k] = multiplier * distances[min(tail_size, len(distances)) - 1]
-    for length, tails in places.items():
-        x = np.stack([m * (classes.distances[k][:length] - classes.distances[k][length - 1]) for k, m in tails])
-        if len(x) == 1:  # torch sums a single row in another order: with two, one setting equals the grid exactly
-            x = np.repeat(x, 2, axis=0)
-        fitted = fit_log_tails(torch.from_numpy(np.log1p(x)))
-        for row, ((k, _), fit_rows) in enumerate(tails.items()):
-            shape[fit_rows, k] = fitted.shape[row].item()
-            log_scale[fit_rows, k] = fitted.log_scale[row].item()
-            constant[fit_rows, k] = fitted.constant[row].item()
-    return TailFits(shape, log_scale, shift), constant
+        sizes, multipliers = np.array([tail_size]), np.array([multiplier])
+        fit_rows(tails, counts, sizes, multipliers, only, shape[f], log_scale[f], constant[f])
+    last = np.minimum([[tail_size] for tail_size, _ in pairs], counts) - 1  # (F, L)
+    shift = -tails[np.arange(len(counts)), last] * [[multiplier] for _, multiplier in pairs]
+    return TailFits(shape[..., 0], log_scale[..., 0], shift), constant[..., 0]
 
 
 def _losses(train: FeatureSet, classes: _Classes, constant: NDArray[np.bool_]) -> Iterator[str]:

@@ -38,6 +38,7 @@ def gaussian_set(seed: int, per_class: int = 30) -> FeatureSet:
     """Five known classes and one kind of negatives around fixed means; most known rows are classified correctly."""
     rng = np.random.default_rng(seed)
     means = 2.0 * np.random.default_rng(99).normal(size=(K + 1, D))
+    means[NEGATIVE] = 0.0  # small logits and all directions, so that any method can tell
     labels = rng.permutation(np.repeat(np.arange(-1, K), per_class))
     embedding = means[labels] + rng.normal(size=(len(labels), D))
     return FeatureSet.from_arrays(embedding=embedding, labels=labels, logits=embedding @ means[:K].T, n_known=K)
@@ -77,7 +78,7 @@ def test_higher_means_more_known_and_argmax_is_the_class(name: str, kind: ScoreK
     assert (scores.argmax(axis=1) == VALIDATION.labels)[known].mean() > 0.8
     best = scores.max(axis=1)
     above = best[known][:, None] - best[~known][None, :]
-    assert (above > 0).mean() + 0.5 * (above == 0).mean() > 0.6  # AUROC
+    assert (above > 0).mean() + 0.5 * (above == 0).mean() > 0.7  # AUROC
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)

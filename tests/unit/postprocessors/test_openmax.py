@@ -266,6 +266,23 @@ def test_class_without_correct_row_is_named_and_never_wins(kind: str, caplog: py
     assert "never predicted: 0" in caplog.text
 
 
+def test_the_other_classes_are_as_if_it_were_not_there() -> None:
+    train, queries = gaussian_set(3), gaussian_set(4).inputs()
+    assert train.logits is not None
+    assert queries.logits is not None
+    train.logits[:, 0] = -1e3  # no row is taken for class 0, so that the other classes keep their correct rows
+    rest = train.labels != 0
+    smaller = FeatureSet.from_arrays(
+        embedding=train.embedding[rest],
+        labels=np.where(train.labels > 0, train.labels - 1, train.labels)[rest],
+        logits=train.logits[rest, 1:],
+        n_known=6,
+    )
+    fewer = Inputs(embedding=queries.embedding, logits=queries.logits[:, 1:], n_known=6)
+    scores = OpenMax(OpenMaxParams(alpha=3)).fit(train).score(queries)
+    np.testing.assert_array_equal(scores[:, 1:], OpenMax(OpenMaxParams(alpha=3)).fit(smaller).score(fewer))
+
+
 def test_clipped_alpha_and_tail_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     train, queries = gaussian_set(3), gaussian_set(4).inputs()
