@@ -7,20 +7,44 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oscbench.types import FloatArray, IntArray
+from oscbench.numerics.inclusion import InclusionKind, Setting
+from oscbench.types import FloatArray, IntArray, ProgressFn
 
 Metric = Literal["cosine", "euclidean"]
 
 ROW_TILE: Final = 256
 COLUMN_TILE: Final = 4096
+
+
+class NeighborSource(Protocol):
+    """Answers EVM's two questions about a fixed training set, wherever that is computed."""
+
+    def tails(self, k: int) -> NDArray[np.float32]:
+        """(N, k) ascending distances of each gallery row to rows of other classes, infinite where there are fewer."""
+        ...
+
+    def best(
+        self,
+        queries: FloatArray,
+        settings: Sequence[Setting],
+        *,
+        score_kind: InclusionKind = "log",
+        progress: ProgressFn | None = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Predicted class and its score for (Q, D) queries, each (Q, len(settings))."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the source holds."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +76,11 @@ class Gallery:
         metric: Metric = "cosine",
         others: FloatArray | None = None,
     ) -> Gallery:
-        """Sorts and checks (N, D) rows with labels 0..n_classes-1; ``others`` are (M, D) rows of no known class."""
+        """Sorts and checks (N, D) rows with labels 0..n_classes-1; ``others`` are (M, D) rows of no known class.
+
+        Raises:
+            ValueError: No rows, rows of one class only and no others, or a row that has no distance, which is named.
+        """
         labels = np.asarray(labels)
         if len(rows) != len(labels) or len(rows) == 0:
             raise ValueError(f"{len(rows)} rows with {len(labels)} labels; at least one row is needed")

@@ -96,11 +96,16 @@ class InclusionFits:
         """The same fits where rows with ``keep`` (n, S) false score minus infinity."""
         return InclusionFits(self.shape, np.where(keep, self.log_scale, np.inf), self.reach, self.constant)
 
-    def radius(self, threshold: float) -> NDArray[np.float64]:
-        """(n, S) largest distance at which the probability of inclusion is at least ``threshold``."""
-        exponent_log = math.log(-math.log1p(-threshold)) if threshold < 1.0 else LOG_SCORE_OF_ONE
-        radius: NDArray[np.float64] = self.reach - np.exp(self.log_scale + exponent_log / self.shape)
-        return radius
+    def radii(self, thresholds: Sequence[float]) -> NDArray[np.float64]:
+        """(n, S) largest distance at which the probability of inclusion is at least the setting's threshold.
+
+        A threshold of 1 is never reached in exact arithmetic: its radius is minus infinity.
+        """
+        omega = np.asarray(thresholds, np.float64)
+        with np.errstate(divide="ignore"):
+            exponent_log = np.log(-np.log1p(-omega))
+        radii: NDArray[np.float64] = self.reach - np.exp(self.log_scale + exponent_log / self.shape)
+        return radii
 
 
 def fit_inclusion(tails: Any, available: NDArray[np.int64], grid: Grid, out: InclusionFits) -> None:

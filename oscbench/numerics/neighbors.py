@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -64,29 +64,6 @@ class FitCounts:
 
     def __add__(self, other: FitCounts) -> FitCounts:
         return FitCounts(self.fits + other.fits, self.constant + other.constant, self.clipped + other.clipped)
-
-
-class NeighborSource(Protocol):
-    """Answers EVM's two questions about a fixed training set, wherever that is computed."""
-
-    def tails(self, k: int) -> NDArray[np.float32]:
-        """(N, k) ascending distances of each gallery row to rows of other classes, infinite where there are fewer."""
-        ...
-
-    def best(
-        self,
-        queries: FloatArray,
-        settings: Sequence[Setting],
-        *,
-        score_kind: InclusionKind = "log",
-        progress: ProgressFn | None = None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Predicted class and its score for (Q, D) queries, each (Q, len(settings))."""
-        ...
-
-    def close(self) -> None:
-        """Frees what the source holds."""
-        ...
 
 
 class RowShard:
@@ -182,6 +159,14 @@ class RowShard:
         self.fits = fits
         self.engine.load(fits)
 
+    def radii(self, thresholds: Sequence[float]) -> NDArray[np.float64]:
+        """(rows, S) distance up to which each row includes others with the probability given for each setting."""
+        return self._fitted().radii(thresholds)
+
+    def restrict(self, keep: NDArray[np.bool_]) -> None:
+        """Scores with the rows of ``keep`` (rows, S) only, until the next ``fit``."""
+        self.use(self._fitted().restricted(keep))
+
     def best(self, queries: FloatArray, kind: InclusionKind = "log", progress: ProgressFn | None = None) -> Winners:
         """Best row for every one of (Q, D) queries and every fitted setting."""
         prepared = self._prepare(queries)
@@ -259,39 +244,6 @@ def _workers(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
             yield pool.map
     finally:
         torch.set_num_threads(before)
-
-
-class LocalSource:
-    """A source that computes in this process, as one shard or, to the same result, as several in turn."""
-
-    def __init__(self, gallery: Gallery, *, n_shards: int = 1, **options: Any) -> None:
-        self.shards = [RowShard(gallery, *rows, **options) for rows in row_ranges(len(gallery), n_shards)]
-        self.counts = FitCounts()
-
-    def tails(self, k: int) -> NDArray[np.float32]:
-        """(N, k) ascending distances of each gallery row to rows of other classes, infinite where there are fewer."""
-        return np.concatenate([shard.tails(k) for shard in self.shards]).astype(np.float32, copy=False)
-
-    def best(
-        self,
-        queries: FloatArray,
-        settings: Sequence[Setting],
-        *,
-        score_kind: InclusionKind = "log",
-        progress: ProgressFn | None = None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Predicted class and its score for (Q, D) queries, each (Q, len(settings))."""
-        self.counts = FitCounts()
-        parts = []
-        for shard in self.shards:
-            self.counts += shard.fit(settings, progress)
-            parts.append(shard.best(queries, score_kind, progress))
-        winners = combine(parts)
-        return winners.label, winners.score
-
-    def close(self) -> None:
-        """Frees the shards."""
-        self.shards = []
 
 
 def row_ranges(n_rows: int, n_shards: int) -> list[tuple[int, int]]:

@@ -1,0 +1,168 @@
+"""The neighbour source of a single process, its memory plan and its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oscbench.numerics.distances import COLUMN_TILE, ROW_TILE, Gallery
+from oscbench.numerics.inclusion import Grid, InclusionKind, Setting
+from oscbench.numerics.neighbors import FitCounts, RowShard, Winners, combine, row_ranges
+from oscbench.numerics.set_cover import cover_mask
+from oscbench.types import FloatArray, ProgressFn
+
+# Per row and setting: three float64 of the fit and its flag; five float32 in the layout of the scoring loop, twice
+# while they are being packed.
+_FIT_BYTES: Final = 3 * 8 + 1 + 2 * 5 * 4
+_ANSWER_BYTES: Final = 4 + 4 + 8
+_MEBIBYTE: Final = 1 << 20
+
+
+class LocalSource:
+    """Computes in this process, as one shard or, to the same result, as several in turn.
+
+    Settings that have a ``cover_threshold`` below 1 are reduced to a greedy cover before scoring.
+
+    Args:
+        gallery: The training rows.
+        n_shards: Into how many ranges the rows are split.
+        memory_budget: Bytes that may be used; default: no limit. What does not fit is done in several passes over the
+            settings, or with tails computed again instead of kept; the results are the same.
+        **options: Passed on to ``RowShard``.
+    """
+
+    def __init__(
+        self, gallery: Gallery, *, n_shards: int = 1, memory_budget: int | None = None, **options: Any
+    ) -> None:
+        self.gallery, self.memory_budget = gallery, memory_budget
+        self.shards = [RowShard(gallery, *rows, **options) for rows in row_ranges(len(gallery), n_shards)]
+        self.counts = FitCounts()
+
+    def tails(self, k: int) -> NDArray[np.float32]:
+        """(N, k) ascending distances of each gallery row to rows of other classes, infinite where there are fewer."""
+        return np.concatenate([shard.tails(k) for shard in self.shards]).astype(np.float32, copy=False)
+
+    def best(
+        self,
+        queries: FloatArray,
+        settings: Sequence[Setting],
+        *,
+        score_kind: InclusionKind = "log",
+        progress: ProgressFn | None = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Predicted class and its score for (Q, D) queries, each (Q, len(settings))."""
+        plan = self.plan(len(queries), settings)
+        for shard in self.shards:
+            shard.keep_tails = plan.keep_tails
+        groups = [settings[i : i + plan.settings_per_pass] for i in range(0, len(settings), plan.settings_per_pass)]
+        meter = Meter(progress, sum(self._fit_cost() + self._score_cost(len(queries), len(g)) for g in groups))
+        self.counts = FitCounts()
+        parts = [self._one_pass(queries, group, score_kind, meter) for group in groups]
+        return np.hstack([part.label for part in parts]), np.hstack([part.score for part in parts])
+
+    def _one_pass(self, queries: FloatArray, settings: Sequence[Setting], kind: InclusionKind, meter: Meter) -> Winners:
+        self.fit(settings, meter)
+        cost = self._score_cost(len(queries), len(settings)) / len(self.shards)
+        return combine([shard.best(queries, kind, meter.phase(cost)) for shard in self.shards])
+
+    def fit(self, settings: Sequence[Setting], meter: Meter | None = None) -> None:
+        """Fits all shards and reduces them to covers; adds to ``counts``."""
+        meter = meter or Meter(None, 1.0)
+        for shard in self.shards:
+            self.counts += shard.fit(settings, meter.phase(self._fit_cost() / len(self.shards)))
+        self._reduce([getattr(setting, "cover_threshold", 1.0) for setting in settings])
+
+    def _reduce(self, thresholds: Sequence[float]) -> None:
+        reduced = np.flatnonzero(np.asarray(thresholds) < 1.0)
+        if not len(reduced):
+            return
+        radii = np.concatenate([shard.radii(thresholds)[:, reduced] for shard in self.shards])
+        keep = np.ones((len(self.gallery), len(thresholds)), bool)
+        keep[:, reduced] = cover_mask(self.gallery, radii)
+        for shard in self.shards:
+            shard.restrict(keep[shard.start : shard.stop])
+
+    def _fit_cost(self) -> float:
+        """Distances of the tail phase, the unit in which progress is counted."""
+        return float(len(self.gallery)) * len(self.gallery.rows)
+
+    def _score_cost(self, n_queries: int, n_settings: int) -> float:
+        """The same unit; scoring a pair for 40 settings takes about as long as a distance and its place in a tail."""
+        return float(len(self.gallery)) * n_queries * (0.5 + n_settings / 40)
+
+    def plan(self, n_queries: int, settings: Sequence[Setting]) -> MemoryPlan:
+        """How the settings fit into the memory budget; raises when they cannot."""
+        return plan_memory(
+            gallery=self.gallery,
+            n_queries=n_queries,
+            grid=Grid.of(settings),
+            budget=self.memory_budget,
+            threads=self.shards[0].threads,
+            query_tile=self.shards[0].engine.query_tile,
+        )
+
+    def close(self) -> None:
+        """Frees the shards."""
+        self.shards = []
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """How a search fits into memory: whether tails are kept, settings per pass, and the bytes this takes."""
+
+    keep_tails: bool
+    settings_per_pass: int
+    needed: int
+
+
+def plan_memory(
+    gallery: Gallery, n_queries: int, grid: Grid, budget: int | None, *, threads: int, query_tile: int
+) -> MemoryPlan:
+    """The fastest plan within ``budget`` bytes.
+
+    Fewer settings per pass cost their share of the query distances again, dropped tails all of the training distances,
+    so tails are kept as long as eight settings (or all) fit beside them.
+
+    Raises:
+        ValueError: Not even one setting at a time fits; the message says what is needed.
+    """
+    n, (total, width) = len(gallery), gallery.rows.shape
+    k = int(min(grid.tail_sizes.max(), gallery.available.max()))
+    tiles = 4 * (ROW_TILE * (COLUMN_TILE + 2 * (2 * k + COLUMN_TILE // 4)) + query_tile * (n + COLUMN_TILE))
+    fixed = 12 * total * width + 8 * n_queries * width + threads * tiles
+    tails, each = 4 * n * k, n * _FIT_BYTES
+    answers = 2 * len(grid) * n_queries * _ANSWER_BYTES
+    if budget is None:
+        return MemoryPlan(True, len(grid), fixed + answers + tails + len(grid) * each)
+    rest = budget - fixed - answers
+    keep_tails = rest >= tails + min(8, len(grid)) * each
+    per_pass = min(len(grid), (rest - tails * keep_tails) // each)
+    if per_pass < 1:
+        least = (fixed + answers + each) // _MEBIBYTE + 1
+        raise ValueError(
+            f"{n} training rows, {n_queries} queries and {len(grid)} settings need at least {least} MiB, the memory "
+            f"budget is {budget // _MEBIBYTE} MiB; raise it, or score fewer queries at a time"
+        )
+    return MemoryPlan(keep_tails, per_pass, budget - rest + tails * keep_tails + per_pass * each)
+
+
+class Meter:
+    """One progress over several phases of known cost, in thousandths."""
+
+    def __init__(self, progress: ProgressFn | None, total: float) -> None:
+        self.progress, self.total, self.passed = progress, total, 0.0
+
+    def phase(self, cost: float) -> ProgressFn | None:
+        """The progress function of the next phase."""
+        if (progress := self.progress) is None:
+            return None
+        before, self.passed = self.passed, self.passed + cost
+
+        def within(done: int, of: int) -> None:
+            progress(min(1000, round(1000 * (before + cost * done / of) / self.total)), 1000)
+
+        return within

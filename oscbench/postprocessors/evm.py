@@ -1,0 +1,218 @@
+"""EVM, the Extreme Value Machine: inclusion in a class by the distances of its rows to the nearest other classes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oscbench.errors import UsageError
+from oscbench.numerics.distances import Gallery, Metric, NeighborSource
+from oscbench.numerics.inclusion import InclusionKind
+from oscbench.numerics.local import LocalSource
+from oscbench.numerics.neighbors import FitCounts
+from oscbench.postprocessors.base import (
+    POSTPROCESSORS,
+    ScoreKind,
+    require_fitted,
+    require_score_kind,
+    require_width,
+)
+from oscbench.types import NEGATIVE, FeatureSet, Inputs, ProgressFn, check_finite
+
+log = logging.getLogger(__name__)
+
+NEVER_WINS = {"probability": -1.0, "log": float(np.finfo(np.float64).min)}
+"""Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvmParams:
+    """Hyperparameters of EVM; the defaults are the published choice for protocol 1 with softmax training.
+
+    Attributes:
+        tail_size: Number of smallest distances to rows of other classes that are fitted (lambda).
+        distance_multiplier: Factor on those distances when fitting, not when scoring (kappa).
+        cover_threshold: Rows whose inclusion by another row of their class is at least this are left out by a greedy
+            set cover (omega); 1 keeps every row.
+        metric: ``cosine`` as published, or ``euclidean``.
+        negatives: Whether negative training rows also count as rows of another class, an idea that the evaluation
+            paper (arXiv:2406.09112) leaves for future work.
+    """
+
+    tail_size: int = 1000
+    distance_multiplier: float = 0.4
+    cover_threshold: float = 1.0
+    metric: Metric = "cosine"
+    negatives: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tail_size < 1:
+            raise UsageError(f"tail_size must be >= 1, got {self.tail_size}")
+        if not 0 < self.distance_multiplier < np.inf:
+            raise UsageError(f"distance_multiplier must be > 0 and finite, got {self.distance_multiplier}")
+        if not 0 < self.cover_threshold <= 1:
+            raise UsageError(f"cover_threshold must be in (0, 1], got {self.cover_threshold}")
+        if self.metric not in get_args(Metric):
+            raise UsageError(f"metric must be one of {', '.join(get_args(Metric))}, got {self.metric!r}")
+
+
+@POSTPROCESSORS.register("evm", label="EVM", params=EvmParams, paper="arXiv:1506.06112")
+class Evm:
+    """Probability of inclusion in each known class, the largest over the class's training rows.
+
+    For every correctly classified training row, its smallest distances d to rows of other classes are shifted to
+    x = 1 + kappa (d_t - d), d_t the largest of the tail, and fitted by a Weibull distribution. A query at distance d is
+    included by 1 - exp(-(x / scale)^shape) with x = 1 + kappa d_t - d, 0 where x is negative. The score kind ``log`` is
+    shape (ln max(x, 1e-6) - ln scale), which orders queries in the same way without ever saturating.
+
+    ``fit`` and ``score`` compute in float64; ``best_of_settings`` computes all settings of a search at once, in float32
+    with the winners scored again in float64.
+
+    Attributes:
+        counts: How many tails were fitted, how many had no spread (a step at d = kappa d_t), how many were clipped.
+        notes: What ``fit`` had to bend, one line each. The same lines are logged.
+    """
+
+    score_kinds: ClassVar[tuple[ScoreKind, ...]] = ("log", "probability")
+
+    def __init__(self, params: EvmParams | None = None, score_kind: ScoreKind = "log") -> None:
+        self.params = params or EvmParams()
+        self.score_kind: ScoreKind = require_score_kind("EVM", score_kind, self.score_kinds)
+        self.counts = FitCounts()
+        self.notes: tuple[str, ...] = ()
+        self._source: LocalSource | None = None
+
+    def fit(self, train: FeatureSet) -> Self:
+        """Fits the tail of each correctly classified row, and reduces the rows where a cover threshold asks for it."""
+        with _usage_errors():
+            source = LocalSource(self.gallery(train, self.params), precision="float64", keep_tails=False)
+            source.fit([self.params])
+        self._source, self.counts = source, source.counts
+        self.notes = _report(train, source.gallery, source.counts)
+        return self
+
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        """(N, K) log scores or probabilities of inclusion."""
+        source = require_fitted(self._source, "EVM")
+        check_finite(inputs.embedding, "embedding")
+        require_width(inputs.embedding, source.gallery.rows.shape[1], "embeddings")
+        with _usage_errors():
+            kind = _inclusion_kind(self.score_kind)
+            return source.shards[0].class_scores(inputs.embedding, 0, kind, NEVER_WINS[kind])
+
+    @classmethod
+    def best_of_settings(
+        cls,
+        train: FeatureSet,
+        queries: Inputs,
+        settings: Sequence[EvmParams],
+        *,
+        score_kind: ScoreKind,
+        source: NeighborSource | None = None,
+        progress: ProgressFn | None = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Predicted class and its score, both (Q, S): distances once, all settings in one pass.
+
+        Args:
+            train: Rows to fit on.
+            queries: Rows to score.
+            settings: Hyperparameters.
+            score_kind: ``log`` or ``probability``.
+            source: Who computes, made for the ``gallery`` of these rows; default: this process in float32. Settings
+                with a cover threshold below 1 are always computed by this process.
+            progress: Called as ``progress(done, total)``.
+        """
+        kind = _inclusion_kind(require_score_kind("EVM", score_kind, cls.score_kinds))
+        check_finite(queries.embedding, "embedding")
+        require_width(queries.embedding, train.embedding.shape[1], "embeddings")
+        label = np.empty((len(queries), len(settings)), np.int32)
+        score = np.empty((len(queries), len(settings)))
+        for chosen, who in _computed_by(train, settings, source):
+            with _usage_errors():
+                label[:, chosen], score[:, chosen] = who.best(
+                    queries.embedding, [settings[s] for s in chosen], score_kind=kind, progress=progress
+                )
+            if isinstance(who, LocalSource):
+                _report(train, who.gallery, who.counts)
+        return label, score
+
+    @staticmethod
+    def gallery(train: FeatureSet, params: EvmParams) -> Gallery:
+        """The rows that EVM is fitted on: correct known rows by class, and negatives where the parameters say so."""
+        check_finite(train.embedding, "training embedding")
+        correct = np.flatnonzero(train.correct_mask())
+        if not len(correct):
+            raise UsageError(f"none of the {len(train)} training rows is known and classified correctly")
+        if params.metric == "cosine":
+            _refuse_zero_rows(train)
+        others = train.embedding[train.labels == NEGATIVE] if params.negatives else None
+        if others is not None and not len(others):
+            raise UsageError("negatives=True, but the training rows hold no negatives (label -1)")
+        with _usage_errors():
+            return Gallery.build(
+                train.embedding[correct], train.labels[correct], train.n_known, metric=params.metric, others=others
+            )
+
+
+def _inclusion_kind(kind: ScoreKind) -> InclusionKind:
+    return "log" if kind == "log" else "probability"
+
+
+def _computed_by(
+    train: FeatureSet, settings: Sequence[EvmParams], source: NeighborSource | None
+) -> Iterator[tuple[list[int], NeighborSource]]:
+    """Positions of settings that share a gallery, with who computes them."""
+
+    def needs(s: int) -> tuple[str, bool, bool]:
+        return settings[s].metric, settings[s].negatives, source is None or settings[s].cover_threshold < 1
+
+    for (_, _, here), group in itertools.groupby(sorted(range(len(settings)), key=needs), key=needs):
+        chosen = list(group)
+        if here or source is None:
+            yield chosen, LocalSource(Evm.gallery(train, settings[chosen[0]]))
+        else:
+            yield chosen, source
+
+
+def _refuse_zero_rows(train: FeatureSet) -> None:
+    zero = np.flatnonzero(~np.any(train.embedding, axis=1) & ((train.labels >= 0) | (train.labels == NEGATIVE)))
+    if len(zero):
+        raise UsageError(
+            f"training embedding: row {zero[0]} is all zero ({len(zero)} such rows), so it has no cosine distance; "
+            "remove these rows or use metric: euclidean"
+        )
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Bad values found by the numerics are the user's to repair."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _report(train: FeatureSet, gallery: Gallery, counts: FitCounts) -> tuple[str, ...]:
+    """Logs and returns a line for everything that was not as asked."""
+    notes = []
+    if train.logits is None:
+        notes.append("EVM: no logits, so all known rows count as correctly classified")
+    if missing := gallery.empty_classes:
+        names = ", ".join(train.classes[label] for label in missing[:5]) + (", …" if len(missing) > 5 else "")
+        notes.append(f"EVM: {len(missing)} classes have no correct training row and are never predicted: {names}")
+    if counts.constant:
+        notes.append(f"EVM: {counts.constant} of {counts.fits} tails have no spread and became a step")
+    if counts.clipped:
+        notes.append(f"EVM: {counts.clipped} of {counts.fits} tails were clipped, there are fewer rows of other classes")
+    for note in notes:
+        log.warning(note)
+    return tuple(notes)
