@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "oscbench export --per-sample --scores demo --out samples.csv",
-            "oscbench export --per-sample --scores demo --out decisions.csv --threshold -0.05",
+            "oscbench export --per-sample --scores demo --out b.csv --threshold -0.05",
         )
     )(export)
 
