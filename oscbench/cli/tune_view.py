@@ -177,7 +177,10 @@ def _over_seeds(searches: list[Search]) -> list[dict[str, Any]]:
         else:
             chosen = pd.concat([ranked(table).head(1) for table in tables])
             params = None
-        spread = {name: {"mean": float(chosen[name].mean()), "std": float(chosen[name].std(ddof=1))} for name in RATES}
+        spread = {
+            name: {"mean": plain_value(chosen[name].mean()), "std": plain_value(chosen[name].std(ddof=1))}
+            for name in RATES
+        }
         rows.append({"training": training, "seeds": [search.seed for search in group], "params": params, **spread})
     return rows
 
@@ -221,7 +224,7 @@ def _print_search(algorithm: str, search: dict[str, Any]) -> None:
 def _print_spread(row: dict[str, Any]) -> None:
     chosen = _setting(row["params"]) if row["params"] else "the best of each seed"
     print(f"\n{row['training']}, mean ± std over seeds {', '.join(map(str, row['seeds']))}: {chosen}")
-    rates = "  ".join(f"{n.removeprefix('ccr_')}: {row[n]['mean']:.4f} ± {row[n]['std']:.4f}" for n in RATES)
+    rates = "  ".join(f"{n.removeprefix('ccr_')}: {_rate(row[n]['mean'])} ± {_rate(row[n]['std'])}" for n in RATES)
     print(f"  CCR@FPR    {rates}")
 
 

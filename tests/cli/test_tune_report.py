@@ -1,0 +1,122 @@
+"""What ``oscbench tune`` says in the end: best setting, published optimum, edges, mean and deviation over seeds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feature_factory import make_features
+
+from oscbench.cli.tune_view import LiveView, print_report, report_of
+from oscbench.postprocessors import POSTPROCESSORS
+from oscbench.rundir import RunDir
+from oscbench.tuning.objective import Objective
+from oscbench.tuning.search import Search, SearchRun
+from oscbench.tuning.space import load_space
+from oscbench.tuning.trials import RATES, read_trials
+
+
+def finished(runs: Path, seed: int, overrides: tuple[str, ...], data: str = "demo-1234", **changes: Any) -> Search:
+    params = POSTPROCESSORS.info("openmax").params
+    search = Search(
+        **{
+            "directory": RunDir(runs, data, "p1"),
+            "training": "softmax",
+            "seed": seed,
+            "algorithm": "openmax",
+            "train": make_features(30, negatives=20, seed=10 * seed),
+            "validation": make_features(15, negatives=50, seed=10 * seed + 1),
+            "space": load_space("openmax", params, overrides=overrides),
+            **changes,
+        }
+    )
+    with SearchRun(search) as run:
+        settings = run.remaining()
+        objective = Objective("openmax", search.train, search.validation)
+        for setting, outcome in zip(settings, objective(settings), strict=True):
+            run.record(setting, outcome)
+        run.finish()
+    return search
+
+
+GRID = ("tail_size=5,1000", "distance_multiplier=1.5,2.0", "alpha=3,10")
+
+
+def test_report_of_one_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = finished(tmp_path, 0, GRID)
+    table = read_trials(search.folder / "trials.csv")
+    report = report_of([search])
+    json.dumps(report, allow_nan=False)
+    (found,) = report["searches"]
+    assert found["sum"] == table["sum"].max()
+    assert found["trials"] == found["total"] == 8
+    published = table.query("tail_size == 1000 and distance_multiplier == 2.0 and alpha == 10")["sum"]
+    assert found["published"]["sum"] == 1.5823
+    assert found["published"]["sum_here"] == published.item()
+    assert "over_seeds" not in report
+    print_report(report)
+    out, err = capsys.readouterr()
+    assert out.startswith("Data: demo-1234 (embedded demonstration images, not ImageNet), protocol p1")
+    assert "published  tail_size 1000, distance_multiplier 2, alpha 10: sum 1.5823 on ImageNet; here it reaches" in out
+    assert f"sum {found['sum']:.4f}" in out
+    assert str(search.folder) in out
+    edges = [name for name in ("tail_size", "distance_multiplier", "alpha") if f"the best {name} " in err]
+    assert edges == ["tail_size", "distance_multiplier", "alpha"]  # of two values each is an edge
+    assert "warning" not in out
+
+
+def test_mean_and_deviation_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    searches = [finished(tmp_path, seed, GRID) for seed in (0, 1, 2)]
+    report = report_of(searches)
+    json.dumps(report, allow_nan=False)
+    (spread,) = report["over_seeds"]
+    assert spread["seeds"] == [0, 1, 2]
+    tables = [read_trials(search.folder / "trials.csv") for search in searches]
+    means: dict[tuple[Any, ...], float] = {}
+    for setting in searches[0].grid_settings():
+        key = (setting["tail_size"], setting["distance_multiplier"], setting["alpha"])
+        means[key] = statistics.fmean(values_of(tables, key, "sum"))
+    best = max(means, key=lambda key: means[key])
+    assert tuple(spread["params"][name] for name in ("tail_size", "distance_multiplier", "alpha")) == best
+    for name in RATES:
+        values = values_of(tables, best, name)
+        assert spread[name]["mean"] == pytest.approx(statistics.fmean(values), abs=1e-12)
+        assert spread[name]["std"] == pytest.approx(statistics.stdev(values), abs=1e-12)
+    print_report(report)
+    assert "mean ± std over seeds 0, 1, 2" in capsys.readouterr().out
+
+
+def values_of(tables: list[Any], key: tuple[Any, ...], column: str) -> list[float]:
+    values = []
+    for table in tables:
+        same = [
+            table[name] == value for name, value in zip(("tail_size", "distance_multiplier", "alpha"), key, strict=True)
+        ]
+        values.append(float(table[same[0] & same[1] & same[2]][column].item()))
+    return values
+
+
+def test_own_data_are_named_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(report_of([finished(tmp_path, 0, GRID, data="own-12345678")]))
+    assert capsys.readouterr().out.startswith("Data: own-12345678, protocol p1")
+
+
+def test_the_log_shows_the_best_five_and_the_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = finished(tmp_path, 0, GRID)
+    with SearchRun(search) as run:
+        view = LiveView()
+        view.begin(run)
+        view.update(run)
+        view.end(run)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert "8 trials by grid, 8 finished before" in lines[0]
+    assert "oscbench watch --runs" in lines[1]
+    assert lines[2].startswith("8/8 trials")
+    assert len(lines) == 4 + 5
+    best = read_trials(search.folder / "trials.csv")["sum"].max()
+    assert lines[4].endswith(f"{best:.4f}")
