@@ -23,9 +23,7 @@ def write_own(folder: Path, labels: list[int], *, width: int = 4, logits: int | 
 
 
 def write_extracted(folder: Path, *, network: str = "n1", classes: tuple[str, ...] = ("a", "b", "c")) -> None:
-    meta = Meta.create(
-        "features", config={}, inputs={"train": network}, n_known=2, n_outputs=2, classes=classes
-    )
+    meta = Meta.create("features", config={}, inputs={"train": network}, n_known=2, n_outputs=2, classes=classes)
     rows = np.arange(3)
     FeatureSet(
         embedding=np.ones((3, 2), np.float32),
@@ -68,9 +66,7 @@ def test_extracted_features_of_one_network_are_read_whole(tmp_path: Path) -> Non
         ({"labels": [0, -2]}, ["val", "row 1", "-2", "test"]),
     ],
 )
-def test_disagreeing_own_splits_are_refused_with_both_values(
-    tmp_path: Path, val: dict, words: list[str]
-) -> None:
+def test_disagreeing_own_splits_are_refused_with_both_values(tmp_path: Path, val: dict, words: list[str]) -> None:
     write_own(tmp_path / "train", [0, 1, 2, -1])
     write_own(tmp_path / "val", **val)
     with pytest.raises(UsageError) as refusal:

@@ -1,0 +1,291 @@
+"""Times training and compares the losses on the embedded data.
+
+    python benchmarks/training.py [overhead] [scaling] [embedded] [eos] [--quick]
+
+runs the named parts (default: all), prints a table and writes benchmarks/training_<n>cpu_<date>.md and .csv; parts that
+are not run keep their rows. ``--quick`` runs less of everything, to see that it works; its figures are not written.
+
+overhead  resnet50, 224 px, batch 16: Ray Train with FFCV beside the same loop without Ray on batches decoded before.
+scaling   resnet18, 64 px, batch 32 per worker: two workers of one core each beside one.
+embedded  the embedded protocol 1 with its default network: convert, train softmax, extract.
+eos       EOS beside SoftMax on the embedded protocol 1, seeds 0 to 2: sum of CCR@FPR on validation negatives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import dataclasses
+import logging
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import oscbench.training.run as run_module
+from oscbench.data.convert import ConvertConfig, convert_split
+from oscbench.data.loading import Batch, DataSplit, LoaderConfig, open_loader
+from oscbench.data.samples import SampleTable
+from oscbench.distributed.cluster import connect
+from oscbench.distributed.stages import default_config, ensure_features, ensure_training
+from oscbench.distributed.train import WorkerShare, train_on_ray
+from oscbench.pipeline import Workspace, ensure_beton, ensure_images, open_workspace
+from oscbench.training.recipes import Recipe, TrainConfig
+from oscbench.training.run import TrainingJob, run_training
+from oscbench.training.workers import Workers
+from oscbench.types import IntArray
+
+CORES = len(os.sched_getaffinity(0))
+STUDENT_95_2 = 4.303  # 97.5 % quantile of Student's t with 2 degrees of freedom
+
+Row = dict[str, object]
+
+
+def row(part: str, measure: str, value: float, unit: str, required: str = "", met: bool | None = None) -> Row:
+    """One line of the table."""
+    verdict = "" if met is None else "yes" if met else "NO"
+    return {
+        "part": part,
+        "measure": measure,
+        "value": f"{value:.4g}",
+        "unit": unit,
+        "required": required,
+        "met": verdict,
+    }
+
+
+# --- drawn photographs -----------------------------------------------------------------------------------------------
+
+
+def draw_split(root: Path, name: str, n: int, height: int, width: int, side: int) -> DataSplit:
+    """JPEG files of quality 90 with soft blobs and noise, converted to one FFCV file of the given shorter side."""
+    rng = np.random.default_rng(n)
+    paths = []
+    for number in range(n):
+        small = rng.uniform(0, 255, (6, 8, 3)).astype(np.uint8)
+        image = np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC), np.float32)
+        image += rng.normal(0, 12, image.shape)
+        path = Path(name) / "c0" / f"{number:05}.JPEG"
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.clip(image, 0, 255).astype(np.uint8)).save(root / path, quality=90)
+        paths.append(path.as_posix())
+    table = SampleTable(tuple(paths), np.arange(n, dtype=np.int64) % 4)
+    beton = root / f"{name}.beton"
+    convert_split(root, table, beton, ConvertConfig(side=side), processes=CORES)
+    return DataSplit(root, table, beton)
+
+
+class DecodedBefore:
+    """A loader that has all its batches in memory."""
+
+    def __init__(self, source: DataSplit, config: LoaderConfig) -> None:
+        loader = open_loader(source, config)
+        (batch,) = loader.epoch(0, np.arange(len(source)), len(source))
+        self.images, self.labels = batch.images, batch.labels
+        loader.close()
+
+    def epoch(self, epoch: int, ids: IntArray, batch_size: int) -> Iterator[Batch]:
+        """The asked samples."""
+        for start in range(0, len(ids), batch_size):
+            rows = torch.from_numpy(ids[start : start + batch_size])
+            yield Batch(self.images[rows], self.labels[rows], rows)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def job_of(
+    folder: Path, train: DataSplit, val: DataSplit, config: TrainConfig, threads: int, loader: str = "ffcv"
+) -> TrainingJob:
+    """A training of four classes that nobody will use."""
+    folder.mkdir(parents=True)
+    return TrainingJob(
+        config=config,
+        folder=folder,
+        train=train,
+        val=val,
+        n_known=4,
+        what="benchmark",
+        fingerprint="benchmark",
+        threads=threads,
+        loader=loader,  # type: ignore[arg-type]
+    )
+
+
+def overhead(quick: bool) -> list[Row]:
+    """Seconds per epoch with and without Ray and decoding, in turns; the first epoch of each run warms up."""
+    n_images, epochs = (16, 2) if quick else (64, 3)
+    recipe = Recipe(epochs=epochs, batch_size=16)
+    config = TrainConfig(network="resnet50", crop=224, stored_side=256, recipe=recipe)
+    seconds: dict[str, list[float]] = {"plain": [], "ray": []}
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        train, val = draw_split(root, "train", n_images, 375, 500, 256), draw_split(root, "val", 4, 375, 500, 256)
+        for turn in ("plain", "ray") if quick else ("plain", "ray", "plain", "ray"):
+            job = job_of(root / f"{turn}{len(seconds[turn])}", train, val, config, CORES)
+            if turn == "plain":
+                with decoded_before():
+                    rows = list(run_training(job, Workers(), torch.device("cpu")))
+            else:
+                with connect():
+                    rows = train_on_ray(job, WorkerShare(cpus=CORES))
+            seconds[turn] += [epoch["train_seconds"] for epoch in rows[1:]]
+    plain, on_ray = statistics.median(seconds["plain"]), statistics.median(seconds["ray"])
+    return [
+        row("overhead", "loop without Ray, decoded before", plain / n_images * 16, "s per batch"),
+        row("overhead", "Ray Train with FFCV", on_ray / n_images * 16, "s per batch"),
+        row("overhead", "ratio", on_ray / plain, "", "at most 1.05", on_ray / plain <= 1.05),
+    ]
+
+
+@contextlib.contextmanager
+def decoded_before() -> Iterator[None]:
+    """The training loop reads from memory."""
+    original = run_module.open_loader
+    run_module.open_loader = DecodedBefore  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        run_module.open_loader = original
+
+
+def scaling(quick: bool) -> list[Row]:
+    """Images per second of one and of two workers, one core each; median of five epochs after the first."""
+    n_images, epochs = (128, 3) if quick else (320, 6)
+    config = TrainConfig(network="resnet18", crop=64, stored_side=72, recipe=Recipe(epochs=epochs, batch_size=32))
+    speed = {}
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        train, val = draw_split(root, "train", n_images, 80, 96, 72), draw_split(root, "val", 8, 80, 96, 72)
+        with connect():
+            for workers in (1, 2):
+                settings = dataclasses.replace(config, workers=workers)
+                rows = train_on_ray(job_of(root / str(workers), train, val, settings, 1), WorkerShare(cpus=1))
+                speed[workers] = statistics.median(epoch["images_per_second"] for epoch in rows[1:])
+    ratio = speed[2] / speed[1]
+    return [
+        row("scaling", "one worker of one core", speed[1], "images/s"),
+        row("scaling", "two workers of one core", speed[2], "images/s"),
+        row("scaling", "ratio", ratio, "", "at least 1.6", ratio >= 1.6),
+    ]
+
+
+def embedded(quick: bool) -> list[Row]:
+    """Seconds of each stage of the embedded protocol 1 from nothing, and the accuracy reached."""
+    with tempfile.TemporaryDirectory() as name:
+        workspace = open_workspace(runs=Path(name), data="demo", protocol="1")
+        seconds = {}
+        started = time.perf_counter()
+        ensure_images(workspace)
+        seconds["draw"], started = time.perf_counter() - started, time.perf_counter()
+        ensure_beton(workspace)
+        seconds["convert"], started = time.perf_counter() - started, time.perf_counter()
+        trained = trained_on(workspace, "softmax", 0, quick)
+        seconds["train"], started = time.perf_counter() - started, time.perf_counter()
+        ensure_features(workspace, loss="softmax")
+        seconds["extract"] = time.perf_counter() - started
+    accuracy = trained["val_accuracy"]
+    total = seconds["convert"] + seconds["train"] + seconds["extract"]
+    return [
+        *(row("embedded", stage, value, "s") for stage, value in seconds.items()),
+        row("embedded", "convert + train + extract", total, "s", "below 180", total < 180),
+        row("embedded", "validation accuracy", accuracy, "", "0.3 to 0.9", 0.3 <= accuracy <= 0.9),
+        row("embedded", "gamma", trained["gamma"], ""),
+        row("embedded", "CCR@FPR sum", trained["ccr_sum"], ""),
+    ]
+
+
+def eos(quick: bool) -> list[Row]:
+    """Sum of CCR@FPR on validation negatives after the last epoch, and the interval of the paired difference."""
+    sums: dict[str, list[float]] = {"softmax": [], "eos": []}
+    accuracy: dict[str, list[float]] = {"softmax": [], "eos": []}
+    with tempfile.TemporaryDirectory() as name, connect():
+        workspace = open_workspace(runs=Path(name), data="demo", protocol="1")
+        for seed in range(2 if quick else 3):
+            for loss, values in sums.items():
+                figures = trained_on(workspace, loss, seed, quick)
+                values.append(figures["ccr_sum"])
+                accuracy[loss].append(figures["val_accuracy"])
+    differences = [a - b for a, b in zip(sums["eos"], sums["softmax"], strict=True)]
+    mean = statistics.fmean(differences)
+    half = STUDENT_95_2 * statistics.stdev(differences) / len(differences) ** 0.5
+    return [
+        *(row("eos", f"{loss}: mean CCR@FPR sum, seeds 0-2", statistics.fmean(v), "") for loss, v in sums.items()),
+        *(row("eos", f"{loss}: mean accuracy, seeds 0-2", statistics.fmean(v), "") for loss, v in accuracy.items()),
+        row("eos", "eos - softmax, mean of the CCR@FPR sum", mean, ""),
+        row("eos", "lower end of its 95 % interval (paired, t)", mean - half, ""),
+        row("eos", "upper end", mean + half, ""),
+    ]
+
+
+def trained_on(workspace: Workspace, loss: str, seed: int, quick: bool) -> dict[str, float]:
+    """Figures of the last epoch of the default training."""
+    config = default_config(workspace, loss=loss, seed=seed)
+    if quick:
+        config = dataclasses.replace(config, recipe=dataclasses.replace(config.recipe, epochs=2))
+    meta = ensure_training(workspace, loss=loss, seed=seed, config=config)
+    last: dict[str, float] = meta.details["last"]
+    return last
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+PARTS = {"overhead": overhead, "scaling": scaling, "embedded": embedded, "eos": eos}
+
+
+def write(rows: list[Row]) -> None:
+    """Replaces the rows of the parts that were run in the table beside this file."""
+    stem = Path(__file__).parent / f"training_{CORES}cpu_{date.today().isoformat()}"
+    kept: list[Row] = []
+    if stem.with_suffix(".csv").exists():
+        with stem.with_suffix(".csv").open(newline="") as file:
+            kept = [dict(old) for old in csv.DictReader(file) if old["part"] not in {new["part"] for new in rows}]
+    rows = sorted([*kept, *rows], key=lambda one: list(PARTS).index(str(one["part"])))
+    with stem.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    stem.with_suffix(".md").write_text(
+        f"# Training\n\n`python benchmarks/training.py`, {CORES} cores, torch {torch.__version__}, "
+        f"Python {platform.python_version()}, {date.today().isoformat()}.\n\n{table(rows)}\n"
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as Markdown."""
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([str(one[name]) for name in names] for one in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main() -> None:
+    """Runs the chosen parts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="overhead, scaling, embedded, eos")
+    parser.add_argument("--quick", action="store_true", help="less of everything, nothing is written")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    rows: list[Row] = []
+    for part in arguments.parts or PARTS:
+        found = PARTS[part](arguments.quick)
+        print(table(found), flush=True)
+        rows += found
+        if not arguments.quick:
+            write(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""kill -9 of a worker and of the driver in the middle of training: the final weights are those of a quiet run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import train_driver
+from train_driver import alive, descendants, make_job, title
+
+from oscbench.training.checkpoint import LAST, Checkpoint
+from oscbench.training.run import EPOCHS, read_epochs, run_training
+from oscbench.training.workers import Workers
+
+pytestmark = pytest.mark.ray
+
+N_EPOCHS = 6
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    seed = int(os.environ.get("OSCBENCH_KILL_SEED", time.time_ns() % 1_000_000))
+    print(f"moments of killing: OSCBENCH_KILL_SEED={seed}")  # noqa: T201 - shown by pytest when the test fails
+    return random.Random(f"{seed} {request.node.name}")
+
+
+def assert_equal_weights(first: Path, second: Path) -> None:
+    one, other = (Checkpoint.load(folder / LAST) for folder in (first, second))
+    assert one.epoch == other.epoch == N_EPOCHS
+    for name, value in one.model.items():
+        assert torch.equal(value, other.model[name]), f"{name} differs"
+
+
+def finished_epochs(folder: Path) -> int:
+    return len(read_epochs(folder / EPOCHS))
+
+
+def wait_until(condition, seconds: float, what: str) -> None:  # noqa: ANN001
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.01)
+
+
+# --- a worker ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
+    """An undisturbed run with two workers."""
+    from oscbench.distributed.train import WorkerShare, train_on_ray
+
+    folder = tmp_path_factory.mktemp("quiet")
+    shown: list[float] = []
+    job = make_job(folder / "images", folder / "run", workers=2, epochs=N_EPOCHS)
+    train_on_ray(job, WorkerShare(), on_epoch=lambda row: shown.append(row["epoch"]))
+    assert shown == list(range(1, N_EPOCHS + 1))
+    assert sorted(path.name for path in (folder / "run").iterdir()) == ["best.pth", "epochs.csv", "last.pth"]
+    return folder / "run"
+
+
+def train_and_kill_a_worker(quiet: Path, folder: Path, delay: float) -> int:
+    """Trains as the quiet run did and kills one worker ``delay`` seconds after the first epoch; the epoch it hit."""
+    from oscbench.distributed.train import WorkerShare, train_on_ray
+
+    hit: list[int] = []
+
+    def kill() -> None:
+        wait_until(lambda: finished_epochs(folder) > 0, 60, "the first epoch")
+        time.sleep(delay)
+        workers = [pid for pid in descendants(os.getpid()) if title(pid).startswith("ray::") and "Worker" in title(pid)]
+        if workers:
+            hit.append(finished_epochs(folder))
+            os.kill(random.Random(delay).choice(workers), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    train_on_ray(make_job(quiet.parent / "images", folder, workers=2, epochs=N_EPOCHS), WorkerShare())
+    killer.join()
+    return hit[0] if hit else N_EPOCHS
+
+
+def test_a_killed_worker_does_not_change_the_final_weights(
+    quiet: Path, tmp_path: Path, chance: random.Random, caplog: pytest.LogCaptureFixture
+) -> None:
+    between = sum(row["seconds"] for row in read_epochs(quiet / EPOCHS)[1:-1])
+    epoch = train_and_kill_a_worker(quiet, tmp_path / "run", chance.uniform(0, between))
+    assert_equal_weights(quiet, tmp_path / "run")
+    assert epoch < N_EPOCHS, "the worker was to be killed before the last epoch"
+    assert "a worker was lost" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repeat", range(5))
+def test_a_worker_killed_at_any_moment(quiet: Path, tmp_path: Path, chance: random.Random, repeat: int) -> None:
+    whole = sum(row["seconds"] for row in read_epochs(quiet / EPOCHS))
+    train_and_kill_a_worker(quiet, tmp_path / "run", chance.uniform(0, whole))
+    assert_equal_weights(quiet, tmp_path / "run")
+
+
+# --- the driver --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same training with one worker in this process, without Ray."""
+    folder = tmp_path_factory.mktemp("plain")
+    job = make_job(folder / "images", folder / "run", workers=1, epochs=N_EPOCHS)
+    run_training(job, Workers(), torch.device("cpu"))
+    return folder / "run"
+
+
+def start_driver(images: Path, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, train_driver.__file__, str(images), str(folder), "1", str(N_EPOCHS)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE)
+
+
+def kill_driver(driver: subprocess.Popen[bytes]) -> None:
+    """kill -9 of the driver alone; the Ray it started must end by itself."""
+    below = descendants(driver.pid)
+    driver.kill()
+    driver.wait()
+    wait_until(lambda: not any(map(alive, below)), 30, "the killed driver's Ray to end")
+
+
+def finish(images: Path, folder: Path) -> None:
+    driver = start_driver(images, folder)
+    _, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 0, errors.decode()
+
+
+def test_a_killed_driver_goes_on_to_the_same_final_weights(plain: Path, tmp_path: Path, chance: random.Random) -> None:
+    images, folder = plain.parent / "images", tmp_path / "run"
+    between = sum(row["seconds"] for row in read_epochs(plain / EPOCHS)[1:-1])
+    driver = start_driver(images, folder)
+    wait_until(lambda: finished_epochs(folder) > 0, 90, "the first epoch")
+    time.sleep(chance.uniform(0, between))
+    kill_driver(driver)
+    epoch = finished_epochs(folder)
+    assert epoch < N_EPOCHS, "the driver was to be killed before the last epoch"
+    finish(images, folder)
+    assert_equal_weights(plain, folder)
+    assert [row["epoch"] for row in read_epochs(folder / EPOCHS)] == list(range(1, N_EPOCHS + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repeat", range(5))
+def test_a_driver_killed_at_any_moment(plain: Path, tmp_path: Path, chance: random.Random, repeat: int) -> None:
+    images, folder = plain.parent / "images", tmp_path / "run"
+    started = time.monotonic()
+    finish(images, tmp_path / "measured")
+    measured = time.monotonic() - started
+    driver = start_driver(images, folder)
+    time.sleep(chance.uniform(0, measured))
+    kill_driver(driver)
+    finish(images, folder)
+    assert_equal_weights(plain, folder)

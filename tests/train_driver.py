@@ -1,0 +1,83 @@
+"""A training driver in a process of its own, for tests that kill it (IMAGES FOLDER WORKERS EPOCHS)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from small_images import small_labels, write_split
+
+from oscbench.training.recipes import Recipe, TrainConfig
+from oscbench.training.run import TrainingJob
+
+
+def make_job(images: Path, folder: Path, *, workers: int, epochs: int, loss: str = "eos") -> TrainingJob:
+    """The same small training for every process that asks; draws the images when they are missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = TrainConfig(
+        loss=loss,
+        network="tiny",
+        crop=28,
+        stored_side=32,
+        recipe=Recipe(epochs=epochs, batch_size=4, learning_rate=2e-3),
+        workers=workers,
+    )
+    return TrainingJob(
+        config=config,
+        folder=folder,
+        train=write_split(images, "train", small_labels(4, 20, 21)),
+        val=write_split(images, "val", small_labels(4, 6, 9)),
+        n_known=4,
+        what="a small test",
+        fingerprint="small",
+    )
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below ``pid``, found through /proc."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    below = {pid}
+    while True:
+        more = {child for child, parent in parents.items() if parent in below} - below
+        if not more:
+            return sorted(below - {pid})
+        below |= more
+
+
+def title(pid: int) -> str:
+    """Command line of a process, or ``""`` when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    """Whether the process still runs; one that waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def main() -> None:
+    """Trains on a Ray started here."""
+    from oscbench.distributed.cluster import connect
+    from oscbench.distributed.train import WorkerShare, train_on_ray
+
+    images, folder, workers, epochs = sys.argv[1:]
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    job = make_job(Path(images), Path(folder), workers=int(workers), epochs=int(epochs))
+    with connect():
+        train_on_ray(job, WorkerShare())
+
+
+if __name__ == "__main__":
+    main()
