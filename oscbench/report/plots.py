@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -69,8 +70,14 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
         with atomic_file(path) as temporary, mpl.rc_context(_SETTINGS):
             # no time stamp in the file: equal results give equal files
             metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
-            figure.savefig(temporary, format=path.suffix[1:], dpi=160, bbox_inches="tight", metadata=metadata)
+            figure.savefig(temporary, format=path.suffix[1:], dpi=160, metadata=metadata)
     return paths
+
+
+def _set_title(figure: Figure, title: str) -> None:
+    """The title, broken where the figure ends: paths of one's own data are long."""
+    width = int(figure.get_figwidth() * 15)  # characters at this size
+    figure.suptitle("\n".join(textwrap.fill(line, width) for line in title.splitlines()), fontsize=9)
 
 
 # --- OSCR ---------------------------------------------------------------------------------------------------------
@@ -101,7 +108,7 @@ def oscr_figure(
                 _draw_curve(axis, curve, label, style[label], left)
             _dress_oscr(axis, panel, scale, left)
         axes[0].set_ylabel("correct classification rate (CCR)")
-        figure.suptitle(title, fontsize=9)
+        _set_title(figure, title)
         handles = {h.get_label(): h for axis in axes for h in axis.get_lines()}
         figure.legend([handles[n] for n in labels], labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure
@@ -171,7 +178,7 @@ def histogram_figure(splits: Mapping[str, ScoreSet], *, title: str, score_kind: 
             place = float(_spread(np.array([threshold]))[0]) if below_zero and threshold <= 0 else threshold
             for axis in axes:
                 handles[f"threshold {threshold:.4g}"] = axis.axvline(place, color="0.35", linewidth=1.0)
-        figure.suptitle(title, fontsize=9)
+        _set_title(figure, title)
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=4, frameon=False)
     return figure
 
@@ -219,7 +226,7 @@ def confusion_figure(confusion: OpenSetConfusion, classes: Sequence[str], *, tit
             image = _draw_confusion(axis, counts, names, kind)
         _name_decisions(axes[-1], [*classes[:n_known], "rejected"])
         figure.colorbar(image, ax=list(axes), label="share of the true class", shrink=0.6, aspect=30)
-        figure.suptitle(title, fontsize=9)
+        _set_title(figure, title)
     return figure
 
 

@@ -62,6 +62,15 @@ def test_fifteen_curves_have_one_legend_outside_the_axes(scale: str) -> None:
     assert figure.axes[0].get_xlim() == (1e-3 if scale == "log" else 0.0, 1.0)
 
 
+def test_long_titles_stay_inside() -> None:
+    figure = oscr_figure({"one": {"mss": demo_curve(UNKNOWN)}}, scale="log", title="own scores in " + "/long" * 40)
+    figure.draw_without_rendering()
+    title = figure._suptitle.get_window_extent()
+    assert title.x0 >= 0
+    assert title.x1 <= figure.bbox.x1
+    assert title.y1 <= figure.bbox.y1
+
+
 def test_histograms_add_up_and_show_the_threshold() -> None:
     figure = histogram_figure(DEMO, title="data", score_kind="log", threshold=-0.01)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
