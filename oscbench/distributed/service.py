@@ -18,7 +18,8 @@ from oscbench.tuning.objective import Objective, Outcome
 from oscbench.tuning.space import Setting
 
 SERVICE_CPUS = 0.5
-"""The least the service reserves; it takes what one node has free."""
+"""The least the service reserves. It reserves one CPU where there is one, so that two searches fit into two, and
+computes with as many threads as its node has CPUs free when it starts."""
 
 TRIAL_CPUS = 0.02
 """A trial only waits for the service's answer."""
@@ -101,15 +102,14 @@ def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> A
     Returns:
         The actor's handle. It restarts a few times when its process dies; calls in flight are then repeated.
     """
-    cpus, gpus = _node_share(callers)
+    cpus, threads, gpus = _node_share(callers)
     actor = ray.remote(DistanceService).options(
         num_cpus=cpus,
         num_gpus=gpus,
         max_concurrency=callers + 2,
         max_restarts=RESTARTS,
         max_task_retries=RESTARTS,
-        # Ray would set one thread per reserved CPU, rounded down; the arithmetic here uses what the node has free.
-        runtime_env={"env_vars": {"OMP_NUM_THREADS": str(max(1, math.ceil(cpus)))}},
+        runtime_env={"env_vars": {"OMP_NUM_THREADS": str(threads)}},  # Ray's own would be the CPUs reserved
     )
     service = actor.remote(algorithm, options)
     try:
@@ -123,9 +123,9 @@ def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> A
     return service
 
 
-def _node_share(callers: int) -> tuple[float, int]:
-    """CPUs and GPUs for the service: all that one node has free, less what the trials need."""
-    free = [node for node in ray._private.state.available_resources_per_node().values() if node.get("CPU", 0) > 0]
-    most = max((node["CPU"] for node in free), default=0.0)
-    cpus = max(SERVICE_CPUS, math.floor(10 * (most - callers * TRIAL_CPUS)) / 10)
-    return cpus, int(any(node.get("GPU", 0) >= 1 for node in free))
+def _node_share(callers: int) -> tuple[float, int, int]:
+    """CPUs to reserve, threads and GPUs for the service, by what the freest node has; the trials need their share."""
+    nodes = list(ray._private.state.available_resources_per_node().values())
+    most = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
+    cpus = max(SERVICE_CPUS, min(1.0, math.floor(10 * (most - callers * TRIAL_CPUS)) / 10))
+    return cpus, max(1, math.floor(most)), int(any(node.get("GPU", 0) >= 1 for node in nodes))

@@ -49,6 +49,7 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
     def __init__(self, run: SearchRun, update: Update | None) -> None:
         self._run = run
         self._update = update
+        self.failure: OscbenchError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune saves its callbacks with the experiment; open files cannot be, and nothing is restored from there."""
@@ -66,7 +67,13 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
         self._record(trial.config["setting"], {"error": f"the trial's process was lost {TRIAL_FAILURES + 1} times"})
 
     def _record(self, setting: Setting, outcome: Outcome) -> None:
-        self._run.record(setting, outcome)
+        if self._run.outcome_of(setting) is not None:
+            return  # a trial whose process died just after its report is run again by Tune
+        try:
+            self._run.record(setting, outcome)
+        except OscbenchError as error:  # Tune would wrap it
+            self.failure = error
+            raise
         if self._update is not None:
             self._update(self._run)
 
@@ -158,13 +165,14 @@ def _fit(
     update: Update | None,
 ) -> None:
     _quiet_tune()
-    callbacks: list[tune.Callback] = [_Recorder(run, update)]
+    recorder = _Recorder(run, update)
+    callbacks: list[tune.Callback] = [recorder]
     if tensorboard:
         from ray.tune.logger import TBXLoggerCallback
 
         callbacks.append(TBXLoggerCallback())
     exhaustive = run.search.is_exhaustive
-    tune.Tuner(
+    tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": TRIAL_CPUS}),
         param_space={"setting": tune.grid_search(run.remaining())} if exhaustive else {},
         tune_config=tune.TuneConfig(
@@ -177,13 +185,19 @@ def _fit(
         ),
         run_config=tune.RunConfig(
             # A new name each time: what Tune kept of a killed run is not restored (see SearchRun).
-            name=datetime.now(UTC).strftime("%Y%m%dT%H%M%S"),
+            name=datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f"),
             storage_path=str((run.search.folder / "ray").resolve()),
             verbose=0,
             callbacks=callbacks,
             failure_config=tune.FailureConfig(max_failures=TRIAL_FAILURES),
         ),
-    ).fit()
+    )
+    try:
+        tuner.fit()
+    except Exception:
+        if recorder.failure is not None:
+            raise recorder.failure from None
+        raise
 
 
 def _quiet_tune() -> None:
