@@ -75,7 +75,7 @@ def load_network(job: ExtractionJob) -> OpenSetNetwork:
 def extract_rows(job: ExtractionJob, ids: IntArray, device: torch.device) -> Rows:
     """Outputs of the given samples, centre crop, in single precision on every device."""
     place = Place(device, mixed_precision=False)
-    network = load_network(job).to(device)
+    network = place.network(load_network(job))
     loader = open_loader(
         job.split,
         LoaderConfig(

@@ -127,11 +127,9 @@ class _Session:
     def __init__(self, job: TrainingJob, workers: Workers, device: torch.device) -> None:
         self.job, self.workers = job, workers
         self.place = Place(device, job.config.mixed_precision)
-        self.network = initial_network(job).to(device)
+        self.network = self.place.network(initial_network(job))
         if job.config.sync_batchnorm:
             self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
-        if device.type == "cuda":
-            self.network = self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = _optimizer(self.network, job.config)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.place.half)
         self.criterion = build_criterion(job)

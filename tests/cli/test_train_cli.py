@@ -1,0 +1,115 @@
+"""``oscbench train`` and ``extract`` as commands: interrupted, continued, extracted; bad input in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small_images import write_split
+
+from oscbench.cli import app
+from oscbench.protocols.base import make_protocol, write_protocol
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    write_split(folder / "images", "train", [0, 1, 2, -1] * 6)
+    write_split(folder / "images", "val", [0, 1, 2, -1, -2] * 2)
+    roles = {"known": {"c0": "a", "c1": "b", "c2": "c"}, "negative": {"c-1": "d"}, "unknown": {"c-2": "e"}}
+    write_protocol(folder / "small.yaml", make_protocol("small", roles, "test"))  # type: ignore[arg-type]
+    return folder
+
+
+def command(data: Path, verb: str, *options: str) -> list[str]:
+    where = ["--protocol", str(data / "small.yaml"), "--data", str(data / "images"), "--runs", str(data / "runs")]
+    return [sys.executable, "-m", "oscbench", verb, *where, "--loss", "eos", *options]
+
+
+TRAIN = ("--network", "tiny", "--epochs", "12", "--batch-size", "8")
+
+
+@pytest.mark.ray
+def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on_to_features(data: Path) -> None:
+    folder = data / "runs" / "images" / "small" / "eos" / "s0"
+    running = subprocess.Popen(command(data, "train", *TRAIN), stderr=subprocess.PIPE, text=True, cwd=data)
+    deadline = time.monotonic() + 90
+    while not (folder / "train" / "epochs.csv").exists():
+        assert time.monotonic() < deadline
+        assert running.poll() is None, running.stderr.read()  # type: ignore[union-attr]
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert errors.rstrip().endswith("interrupted")
+    assert "Traceback" not in errors
+    assert not (folder / "train" / "meta.json").exists()
+
+    # extract finds the begun training and finishes it with its own settings
+    again = subprocess.run(command(data, "extract", "--json"), capture_output=True, text=True, cwd=data, timeout=200)
+    assert again.returncode == 0, again.stderr
+    assert "going on with" in again.stderr
+    assert json.loads(again.stdout)[0]["samples"] == {"train": 19, "val": 5, "test": 10}
+    assert len((folder / "train" / "epochs.csv").read_text().splitlines()) == 13
+    assert json.loads((folder / "train" / "meta.json").read_text())["details"]["epochs"] == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--loss", "eoss"], "did you mean 'eos'"),
+        (["--recipe", "publishd"], "did you mean 'published'"),
+        (["--randaugment", "9"], "--randaugment '9' is not OPERATIONS,MAGNITUDE"),
+        (["--negative-weight", "2"], "--negative-weight belongs to the eos loss, not to softmax"),
+        (["--label-smoothing", "1"], "label_smoothing must lie in"),
+        (["--data", "nowhere"], "data folder nowhere does not exist"),
+    ],
+)
+def test_bad_requests_are_refused_in_one_line(options: list[str], words: str) -> None:
+    from oscbench.errors import UsageError
+
+    with pytest.raises(UsageError, match=words):
+        app(["train", "--protocol", "1", "--dry-run", *options], standalone_mode=False)
+
+
+def test_a_dry_run_shows_the_three_published_losses_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app(
+        ["train", "-p", "2", "--loss", "all", "--dry-run", "--runs", str(tmp_path / "runs"), "--recipe", "published"],
+        standalone_mode=False,
+    )
+    plans = json.loads(capsys.readouterr().out)
+    assert [plan["loss"] for plan in plans] == ["softmax", "garbage", "eos"]
+    assert {plan["recipe"]["epochs"] for plan in plans} == {120}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_address_without_a_cluster_fails_soon_and_is_named(data: Path) -> None:
+    started = time.monotonic()
+    result = subprocess.run(
+        [*command(data, "train", *TRAIN), "--loader", "pil", "--seed", "1", "--address", "127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        cwd=data,
+        timeout=60,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    assert result.returncode == 1
+    assert "error: no Ray cluster answers at 127.0.0.1:1" in result.stderr
+    assert time.monotonic() - started < 40  # of which most is imports and the conversion
+
+
+def test_checkpoint_and_all_losses_do_not_go_together() -> None:
+    from oscbench.errors import UsageError
+
+    with pytest.raises(UsageError, match="--checkpoint is one network"):
+        app(["extract", "-p", "1", "--loss", "all", "--checkpoint", "x.pth"], standalone_mode=False)
+    with pytest.raises(UsageError, match="--network belongs to --checkpoint"):
+        app(["extract", "-p", "1", "--network", "tiny"], standalone_mode=False)
