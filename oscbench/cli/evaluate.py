@@ -167,10 +167,22 @@ def _print_tables(runs: list[Run], figures: list[list[SplitFigures]], options: O
     for run in runs:
         params = ", ".join(f"{name}={value}" for name, value in run.origin.params.items())
         print(f"{run.origin.label}: score kind {run.origin.score_kind}{f'; {params}' if params else ''}")
+    for line in dict.fromkeys(
+        text for run, parts in zip(runs, figures, strict=True) for text in _confidence(run, parts)
+    ):
+        print(line)
     interval = f"; 95 % intervals of {options.resamples} resamples" if options.resamples else ""
     print(f"CCR rule {options.rule}, weights by {options.weights}{interval}; - is a rate that cannot be reached\n")
     named = [(run.origin.label, parts) for run, parts in zip(runs, figures, strict=True)]
     print(markdown(evaluation_table(named)))
+
+
+def _confidence(run: Run, parts: list[SplitFigures]) -> list[str]:
+    """The confidence of the network on each split, once for all post-processors of that network."""
+    from oscbench.report.tables import confidence_text
+
+    network = f"network {run.origin.training}".rstrip()
+    return [f"{network}, {text}" for text in map(confidence_text, parts) if text]
 
 
 def _document(runs: list[Run], figures: list[list[SplitFigures]], options: Options) -> dict[str, Any]:

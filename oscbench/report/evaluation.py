@@ -13,6 +13,7 @@ from oscbench.errors import OscbenchError
 from oscbench.metrics import (
     FPRS,
     CcrRule,
+    Confidence,
     Interval,
     OperatingPoint,
     OscrCurve,
@@ -25,6 +26,7 @@ from oscbench.metrics import (
     ccr_at_fpr,
     ccr_fpr_sum,
     closed_set_accuracy,
+    openness,
     operating_point,
     oscr_curve,
     threshold_for_fpr,
@@ -54,10 +56,14 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class AgainstKind:
-    """Figures of the known samples against one kind of other samples; intervals have no ends without resamples."""
+    """Figures of the known samples against one kind of other samples; intervals have no ends without resamples.
+
+    The openness counts the classes of that kind; NaN for own scores, which do not say how many there are.
+    """
 
     kind: str
     n: int
+    openness: float
     ccr: tuple[Interval, ...]
     ccr_sum: float
     auroc: Interval
@@ -68,11 +74,15 @@ class AgainstKind:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFigures:
-    """Figures of one split; kinds without samples are left out."""
+    """Figures of one split; kinds without samples are left out.
+
+    The confidence (γ⁺, γ⁻, γ) is that of the network behind the scores; ``None`` where it was not recorded.
+    """
 
     split: str
     n_known: int
     accuracy: Interval
+    confidence: Confidence | None
     against: tuple[AgainstKind, ...]
 
 
@@ -85,20 +95,30 @@ def evaluate_split(split: str, scores: ScoreSet, options: Options) -> SplitFigur
         split=split,
         n_known=int(np.count_nonzero(labels >= 0)),
         accuracy=interval,
+        confidence=_recorded_confidence(scores),
         against=tuple(
             _against(kind, label, scores, options) for kind, label in KINDS.items() if np.any(labels == label)
         ),
     )
 
 
+def _recorded_confidence(scores: ScoreSet) -> Confidence | None:
+    recorded = scores.meta.details.get("confidence") if scores.meta is not None else None
+    if recorded is None:
+        return None
+    return Confidence(*(math.nan if recorded[name] is None else recorded[name] for name in Confidence._fields))
+
+
 def _against(kind: str, label: int, scores: ScoreSet, options: Options) -> AgainstKind:
     labels, matrix = scores.labels, scores.scores
     curve = oscr_curve(labels, matrix, unknown_label=label, weights=options.weights)
+    n_classes = len(np.unique(scores.class_index[labels == label]))
     ccr = [ccr_at_fpr(curve, fpr, rule=options.rule) for fpr in FPRS]
     area = auroc(labels, matrix, unknown_label=label, weights=options.weights)
     return AgainstKind(
         kind=kind,
         n=curve.n_unknown,
+        openness=openness(scores.n_known, scores.n_known + n_classes) if scores.meta is not None else math.nan,
         ccr=_intervals("ccr", scores, ccr, options, label),
         ccr_sum=ccr_fpr_sum(curve, rule=options.rule),
         auroc=_intervals("auroc", scores, [area], options, label)[0],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from oscbench.artifacts import META, Meta
 from oscbench.config import from_mapping
 from oscbench.errors import UsageError
+from oscbench.metrics import confidence
 from oscbench.report.demo import demo_features
 from oscbench.types import FeatureSet, ScoreSet
 
@@ -101,7 +103,7 @@ def _score_set(scores: Any, part: FeatureSet, split: str, details: Mapping[str, 
         n_known=part.n_known,
         n_outputs=part.n_known,
         classes=part.classes,
-        details=config,
+        details=config | _network_confidence(part),
     )
     return ScoreSet(
         scores=scores,
@@ -111,6 +113,16 @@ def _score_set(scores: Any, part: FeatureSet, split: str, details: Mapping[str, 
         classes=part.classes,
         meta=meta,
     )
+
+
+def _network_confidence(part: FeatureSet) -> dict[str, Any]:
+    """γ of the network behind the features, kept with its scores because those have no extra output any more."""
+    if part.logits is None:
+        return {}
+    from oscbench.numerics.softmax import softmax
+
+    found = confidence(part.labels, softmax(part.logits), n_known=part.n_known)
+    return {"confidence": {name: None if math.isnan(value) else value for name, value in found._asdict().items()}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

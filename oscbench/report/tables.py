@@ -76,7 +76,16 @@ def _evaluation_row(part: SplitFigures, against: AgainstKind) -> dict[str, Any]:
     row: dict[str, Any] = {"split": part.split, "against": against.kind, "known": part.n_known, "others": against.n}
     row |= {f"CCR@{rate_name(f)}": interval_text(c) for f, c in zip(FPRS, against.ccr, strict=True)}
     row |= {"sum": against.ccr_sum, "accuracy": interval_text(part.accuracy), "AUROC": interval_text(against.auroc)}
-    return row | {"AP": against.average_precision, "AUOSCR (step)": against.auoscr_step}
+    row |= {"AP": against.average_precision, "AUOSCR (step)": against.auoscr_step}
+    return row | {"openness": against.openness}
+
+
+def confidence_text(part: SplitFigures) -> str:
+    """The network's confidence on a split in one line; empty where it was not recorded."""
+    if part.confidence is None:
+        return ""
+    known, negative, mean = (figure(value) for value in part.confidence)
+    return f"{part.split}: γ⁺ {known}, γ⁻ {negative}, γ {mean}"
 
 
 def threshold_table(report: ThresholdReport) -> pd.DataFrame:
@@ -115,6 +124,8 @@ def split_document(part: SplitFigures) -> dict[str, Any]:
     """All figures of a split as a plain mapping."""
     document: dict[str, Any] = {"split": part.split, "n_known": part.n_known}
     document["accuracy"] = interval_document(part.accuracy)
+    if part.confidence is not None:
+        document["confidence"] = {name: plain_number(value) for name, value in part.confidence._asdict().items()}
     return document | {against.kind: _against_document(against) for against in part.against}
 
 
@@ -126,6 +137,7 @@ def _against_document(against: AgainstKind) -> dict[str, Any]:
         "auroc": interval_document(against.auroc),
         "average_precision": plain_number(against.average_precision),
         "auoscr_step": plain_number(against.auoscr_step),
+        "openness": plain_number(against.openness),
     }
 
 

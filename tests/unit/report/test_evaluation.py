@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from oscbench import metrics
 from oscbench.errors import OscbenchError
 from oscbench.metrics import FPRS
+from oscbench.report.demo import demo_features
 from oscbench.report.evaluation import Options, choose_threshold, evaluate_split
-from oscbench.report.scoring import load_scores
+from oscbench.report.scoring import load_scores, score_features
 from oscbench.types import NEGATIVE, UNKNOWN, ScoreSet
 
 DEMO = load_scores("demo")
@@ -37,8 +39,30 @@ def test_figures_are_those_of_the_metrics() -> None:
         assert (against.auroc,) == metrics.bootstrap(
             "auroc", test.labels, test.scores, unknown_label=label, **arguments
         )
+        n_classes = 20 + (10 if label == NEGATIVE else 15)
+        assert against.openness == metrics.openness(20, n_classes)
         assert against.auoscr_step == metrics.auoscr(curve, rule="step")
         assert against.average_precision == metrics.average_precision(test.labels, test.scores, unknown_label=label)
+
+
+def test_confidence_is_that_of_the_network_on_all_its_outputs() -> None:
+    features = demo_features()
+    wide = {
+        split: dataclasses.replace(part, logits=np.column_stack((part.logits, part.logits.mean(axis=1) + 3)))
+        for split, part in features.items()
+    }
+    for network, n_outputs in ((features, 20), (wide, 21)):
+        scores = score_features(network, "mls", {})["test"]
+        logits = network["test"].logits.astype(np.float64)
+        assert logits.shape[1] == n_outputs
+        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        expected = metrics.confidence(scores.labels, probabilities, n_known=20)
+        found = evaluate_split("test", scores, Options()).confidence
+        assert found == pytest.approx(expected, abs=1e-12)
+    own = dataclasses.replace(scores, meta=None)
+    figures = evaluate_split("test", own, Options())
+    assert figures.confidence is None
+    assert math.isnan(figures.against[0].openness)
 
 
 def test_without_resamples_there_are_no_ends_and_missing_kinds_are_left_out() -> None:
