@@ -143,6 +143,21 @@ class Evm:
                 _report(train, who.gallery, who.counts)
         return label, score
 
+    @classmethod
+    def open_source(cls, train: FeatureSet, settings: Sequence[EvmParams]) -> NeighborSource | None:
+        """A source for many calls of ``best_of_settings`` with settings like these: their tails are computed once.
+
+        ``None`` where the settings need different galleries, which one source cannot serve.
+        """
+        if len({(params.metric, params.negatives) for params in settings}) != 1:
+            return None
+        with _usage_errors():
+            source = LocalSource(cls.gallery(train, settings[0]))
+            longest = min(max(params.tail_size for params in settings), int(source.gallery.available.max()))
+            for shard in source.shards:
+                shard.tails(longest)
+        return source
+
     @staticmethod
     def gallery(train: FeatureSet, params: EvmParams) -> Gallery:
         """The rows that EVM is fitted on: correct known rows by class, and negatives where the parameters say so."""
@@ -212,7 +227,7 @@ def _report(train: FeatureSet, gallery: Gallery, counts: FitCounts) -> tuple[str
     if counts.constant:
         notes.append(f"EVM: {counts.constant} of {counts.fits} tails have no spread and became a step")
     if counts.clipped:
-        notes.append(f"EVM: {counts.clipped} of {counts.fits} tails were clipped, there are fewer rows of other classes")
+        notes.append(f"EVM: {counts.clipped} of {counts.fits} tails were clipped to the rows of other classes")
     for note in notes:
         log.warning(note)
     return tuple(notes)

@@ -88,6 +88,22 @@ def test_one_by_one_batch_and_whole_grid_give_equal_rows(algorithm: str, tmp_pat
     assert [_rates(outcome) for outcome in halves] == (whole if halves else [])
 
 
+@pytest.mark.parametrize("algorithm", sorted(name for name in POSTPROCESSORS.names()))
+def test_what_is_kept_between_calls_changes_nothing(algorithm: str, tmp_path: Path) -> None:
+    search = search_in(tmp_path, algorithm)
+    settings = search.grid_settings()[:: max(1, search.total // 12)]
+    fresh, keeping = Objective(algorithm, TRAIN, VAL), Objective(algorithm, TRAIN, VAL, expected=search.grid_settings())
+    for setting in settings:
+        assert _rates(keeping([setting])[0]) == _rates(fresh([setting])[0])
+    assert [_rates(outcome) for outcome in keeping(settings)] == [_rates(outcome) for outcome in fresh(settings)]
+
+
+def test_corners_of_the_ranges_enclose_a_budgeted_search(tmp_path: Path) -> None:
+    corners = search_in(tmp_path, kind="optuna").expected_settings()
+    assert {(corner["tail_size"], corner["alpha"]) for corner in corners} == {(5, 1), (5, 30), (2000, 1), (2000, 30)}
+    assert search_in(tmp_path).expected_settings() == search_in(tmp_path).grid_settings()
+
+
 def _rates(outcome: Outcome) -> list[str]:
     return [repr(outcome[name]) for name in RATES]  # repr: nan equals nan
 
