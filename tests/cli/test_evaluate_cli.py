@@ -69,6 +69,7 @@ def test_evaluate_names_data_rule_kind_and_numbers(run: Command) -> None:
     assert out.startswith("DEMO DATA")
     for part in (
         "score kind log",
+        "network, test: γ⁺ 0.",
         "rule inclusive",
         "weights by class",
         "20 resamples",
