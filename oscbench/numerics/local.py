@@ -30,16 +30,26 @@ class LocalSource:
     Args:
         gallery: The training rows.
         n_shards: Into how many ranges the rows are split.
+        rows: First row, and the row behind the last, that this source answers for; default all.
         memory_budget: Bytes that may be used; default: no limit. What does not fit is done in several passes over the
             settings, or with tails computed again instead of kept; the results are the same.
         **options: Passed on to ``RowShard``.
     """
 
     def __init__(
-        self, gallery: Gallery, *, n_shards: int = 1, memory_budget: int | None = None, **options: Any
+        self,
+        gallery: Gallery,
+        *,
+        n_shards: int = 1,
+        rows: tuple[int, int] | None = None,
+        memory_budget: int | None = None,
+        **options: Any,
     ) -> None:
         self.gallery, self.memory_budget = gallery, memory_budget
-        self.shards = [RowShard(gallery, *rows, **options) for rows in row_ranges(len(gallery), n_shards)]
+        start, stop = rows or (0, len(gallery))
+        ranges = row_ranges(stop - start, n_shards)
+        self.shards = [RowShard(gallery, start + first, start + last, **options) for first, last in ranges]
+        self.keep_tails = self.shards[0].keep_tails
         self.counts = FitCounts()
 
     def tails(self, k: int) -> NDArray[np.float32]:
@@ -55,14 +65,26 @@ class LocalSource:
         progress: ProgressFn | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Predicted class and its score for (Q, D) queries, each (Q, len(settings))."""
+        winners = self.winners(queries, settings, score_kind=score_kind, progress=progress)
+        return winners.label, winners.score
+
+    def winners(
+        self,
+        queries: FloatArray,
+        settings: Sequence[Setting],
+        *,
+        score_kind: InclusionKind = "log",
+        progress: ProgressFn | None = None,
+    ) -> Winners:
+        """The same with the keys by which this source's rows are compared with those of others."""
         plan = self.plan(len(queries), settings)
         for shard in self.shards:
-            shard.keep_tails = plan.keep_tails
+            shard.keep_tails = plan.keep_tails and self.keep_tails
         groups = [settings[i : i + plan.settings_per_pass] for i in range(0, len(settings), plan.settings_per_pass)]
         meter = Meter(progress, sum(self._fit_cost() + self._score_cost(len(queries), len(g)) for g in groups))
         self.counts = FitCounts()
         parts = [self._one_pass(queries, group, score_kind, meter) for group in groups]
-        return np.hstack([part.label for part in parts]), np.hstack([part.score for part in parts])
+        return Winners(*(np.hstack([getattr(part, f) for part in parts]) for f in ("key", "label", "score")))
 
     def _one_pass(self, queries: FloatArray, settings: Sequence[Setting], kind: InclusionKind, meter: Meter) -> Winners:
         self.fit(settings, meter)
@@ -80,6 +102,8 @@ class LocalSource:
         reduced = np.flatnonzero(np.asarray(thresholds) < 1.0)
         if not len(reduced):
             return
+        if sum(len(shard) for shard in self.shards) < len(self.gallery):
+            raise ValueError("a cover is chosen among all rows: settings with cover_threshold < 1 need all of them")
         radii = np.concatenate([shard.radii(thresholds)[:, reduced] for shard in self.shards])
         keep = np.ones((len(self.gallery), len(thresholds)), bool)
         keep[:, reduced] = cover_mask(self.gallery, radii)
@@ -98,6 +122,7 @@ class LocalSource:
         """How the settings fit into the memory budget; raises when they cannot."""
         return plan_memory(
             gallery=self.gallery,
+            n_rows=sum(len(shard) for shard in self.shards),
             n_queries=n_queries,
             grid=Grid.of(settings),
             budget=self.memory_budget,
@@ -120,9 +145,16 @@ class MemoryPlan:
 
 
 def plan_memory(
-    gallery: Gallery, n_queries: int, grid: Grid, budget: int | None, *, threads: int, query_tile: int
+    gallery: Gallery,
+    n_queries: int,
+    grid: Grid,
+    budget: int | None,
+    *,
+    threads: int,
+    query_tile: int,
+    n_rows: int | None = None,
 ) -> MemoryPlan:
-    """The fastest plan within ``budget`` bytes.
+    """The fastest plan within ``budget`` bytes, for all rows of the gallery or for ``n_rows`` of them.
 
     Fewer settings per pass cost their share of the query distances again, dropped tails all of the training distances,
     so tails are kept as long as eight settings (or all) fit beside them.
@@ -130,7 +162,7 @@ def plan_memory(
     Raises:
         ValueError: Not even one setting at a time fits; the message says what is needed.
     """
-    n, (total, width) = len(gallery), gallery.rows.shape
+    n, (total, width) = n_rows or len(gallery), gallery.rows.shape
     k = int(min(grid.tail_sizes.max(), gallery.available.max()))
     tiles = 4 * (ROW_TILE * (COLUMN_TILE + 2 * (2 * k + COLUMN_TILE // 4)) + query_tile * (n + COLUMN_TILE))
     fixed = 12 * total * width + 8 * n_queries * width + threads * tiles
