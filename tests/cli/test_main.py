@@ -21,7 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         (["tuen"], "No such command 'tuen'"),
         (["doctor", "--jsn"], "No such option"),
-        (["protocol", "show", "--protocol", "9"], "'9'"),
+        (["protocol", "show", "9"], "'9'"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], message: str):
