@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -141,7 +143,9 @@ def _tuned_runs(
     from oscbench.distributed.scoring_stage import RefitRequest, tuned_runs
 
     kind = cast("ScoreKind | None", score_kind)  # refused by name where a method does not have it
-    return tuned_runs(RefitRequest(source=source, algorithms=algorithms, params=params, score_kind=kind), LiveView())
+    request = RefitRequest(source=source, algorithms=algorithms, params=params, score_kind=kind)
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints warnings of its own to stdout
+        return tuned_runs(request, LiveView())
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:

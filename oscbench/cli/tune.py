@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -121,7 +122,8 @@ def tune(
     if dry_run:
         _print_plan(request, json)
         return
-    searches = ensure_tuning(request, LiveView(), lambda begun: _ask_to_resume(begun, resume or yes))
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints warnings of its own to stdout, which is for the result
+        searches = ensure_tuning(request, LiveView(), lambda begun: _ask_to_resume(begun, resume or yes))
     report = report_of(searches)
     print_json(report) if json else print_report(report)
 
