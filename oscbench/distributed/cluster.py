@@ -90,21 +90,32 @@ def resources() -> Resources:
     return Resources(cpus=int(total.get("CPU", 0)), gpus=int(total.get("GPU", 0)), nodes=nodes)
 
 
-def require(have: Resources, *, workers: int, cpus_per_worker: int, gpus_per_worker: float) -> None:
+def require(*, workers: int, cpus_per_worker: int, gpus_per_worker: float) -> None:
     """Refuses a request that could never be met, with what there is; otherwise Ray would wait for ever.
 
-    Workers cannot span nodes, so what counts is how many of them fit into each node.
+    A worker cannot span nodes, so what counts is how many of them fit into each node.
     """
-    fitting = sum(
-        _fitting(node["Resources"], cpus_per_worker, gpus_per_worker) for node in ray.nodes() if node["Alive"]
-    )
+    fitting = fitting_workers(cpus_per_worker, gpus_per_worker)
     if workers <= fitting:
         return
     each = f"{cpus_per_worker} CPU" + (f" and {gpus_per_worker:g} GPU" if gpus_per_worker else "")
     way_out = f"use --num-workers {fitting}" if fitting else "ask for less per worker"
+    have = resources()
     raise UsageError(f"{workers} workers with {each} each do not fit into {have}; {way_out}, or join another cluster")
 
 
-def _fitting(node: dict[str, float], cpus: int, gpus: float) -> int:
-    by_cpu = int(node.get("CPU", 0)) // cpus
-    return min(by_cpu, int(node.get("GPU", 0) / gpus)) if gpus else by_cpu
+def fitting_workers(cpus_per_worker: int, gpus_per_worker: float) -> int:
+    """How many workers of this size fit into the nodes of the cluster."""
+    fitting = 0
+    for node in ray.nodes():
+        if node["Alive"]:
+            has = node["Resources"]
+            by_cpu = int(has.get("CPU", 0)) // cpus_per_worker
+            fitting += min(by_cpu, int(has.get("GPU", 0) / gpus_per_worker)) if gpus_per_worker else by_cpu
+    return fitting
+
+
+def fair_cpus(workers: int, gpus_per_worker: float) -> int:
+    """The largest number of CPUs that each of so many workers can have; 1 where not even that fits."""
+    most = resources().cpus // workers
+    return next((cpus for cpus in range(most, 1, -1) if fitting_workers(cpus, gpus_per_worker) >= workers), 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from oscbench.distributed.cluster import Resources
+from oscbench.distributed.cluster import Resources, fair_cpus
 from oscbench.distributed.train import WorkerShare
 from oscbench.training.epoch_metrics import EpochRow
 
@@ -38,8 +38,15 @@ class Execution:
     tensorboard: bool = False
     on_epoch: Callable[[EpochRow], None] = lambda row: None
 
-    def share(self, have: Resources, workers: int) -> WorkerShare:
-        """Resources of each of ``workers`` workers."""
-        gpus = self.gpus_per_worker if self.gpus_per_worker is not None else float(have.gpus > 0)
-        cpus = self.cpus_per_worker or max(1, have.cpus // max(workers, have.nodes))
-        return WorkerShare(cpus=cpus, gpus=gpus)
+    def training_share(self, have: Resources, workers: int) -> WorkerShare:
+        """Resources of each of the workers of a training."""
+        gpus = self._gpus(have)
+        return WorkerShare(cpus=self.cpus_per_worker or fair_cpus(workers, gpus), gpus=gpus)
+
+    def extraction_share(self, have: Resources) -> WorkerShare:
+        """Resources of each extracting task: a GPU with its share of the CPUs, or one CPU."""
+        gpus = self._gpus(have)
+        return WorkerShare(cpus=fair_cpus(max(1, int(have.gpus / gpus)), gpus) if gpus else 1, gpus=gpus)
+
+    def _gpus(self, have: Resources) -> float:
+        return self.gpus_per_worker if self.gpus_per_worker is not None else float(have.gpus > 0)

@@ -29,7 +29,7 @@ def extract_on_ray(job: ExtractionJob, share: WorkerShare, progress: ProgressFn 
         progress: Told the number of samples done.
     """
     have = resources()
-    require(have, workers=1, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
+    require(workers=1, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
     slots = int(have.gpus / share.gpus) if share.gpus else have.cpus // share.cpus
     n = len(job.split)
     shards = np.array_split(np.arange(n), min(n, max(slots, math.ceil(n / ROWS_PER_TASK))))

@@ -67,7 +67,7 @@ def ensure_features(
         logger.info("features: re-using %s", folder)
         return folder
     with connect(execution.address) as have, exclusive_lock(folder.parent / ".features.lock", f"the features {folder}"):
-        share = execution.share(have, max(have.cpus, 1))
+        share = execution.extraction_share(have)
         _announce_extraction(workspace, source, missing, share, have, execution, asked=checkpoint is not None)
         for split in missing:
             _extract(workspace, source, split, folder / split, share, execution)

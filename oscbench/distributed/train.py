@@ -13,9 +13,9 @@ from typing import Any
 
 import ray.train
 import ray.train.torch
-from ray.train import WorkerGroupError
+from ray.train import TrainingFailedError, WorkerGroupError
 
-from oscbench.distributed.cluster import require, resources
+from oscbench.distributed.cluster import require
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.training.epoch_metrics import EpochRow
 from oscbench.training.run import EPOCHS, TrainingJob, read_epochs, run_training
@@ -56,7 +56,7 @@ def train_on_ray(
         max_failures: Lost workers or nodes to survive.
         on_epoch: Called in this process for every epoch that finishes while it runs.
     """
-    require(resources(), workers=job.config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
+    require(workers=job.config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     seen = len(read_epochs(job.folder / EPOCHS))
     for failures in range(max_failures + 1):
@@ -127,10 +127,11 @@ def _worker(settings: dict[str, Any]) -> None:
 
 
 def _raise_if_final(error: Exception) -> None:
-    """Raises an error of ours as it is, and what is no failure of a worker as one line."""
-    if not isinstance(error, WorkerGroupError):
+    """Raises an error of ours as it is, and one that is none of a worker or of Ray's controller as one line."""
+    if not isinstance(error, TrainingFailedError):
         raise OscbenchError(f"Ray Train failed: {_one_line(error)}") from error
-    for cause in map(_cause, error.worker_failures.values()):
+    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+    for cause in map(_cause, failures.values()):
         if isinstance(cause, OscbenchError):
             raise cause from error
 
@@ -152,7 +153,7 @@ def _wait_for_room(job: TrainingJob, share: WorkerShare, epoch: int) -> None:
     deadline = time.monotonic() + RETURN_SECONDS
     while True:
         try:
-            require(resources(), workers=job.config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
+            require(workers=job.config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
             return
         except UsageError as error:
             if time.monotonic() > deadline:

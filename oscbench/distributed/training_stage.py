@@ -21,7 +21,7 @@ from oscbench.pipeline import Workspace, data_split, ensure_beton
 from oscbench.progress import duration
 from oscbench.training.checkpoint import LAST, Checkpoint
 from oscbench.training.recipes import TrainConfig, recipe_by_name
-from oscbench.training.run import TrainingJob
+from oscbench.training.run import EPOCHS, TrainingJob, read_epochs
 
 logger = logging.getLogger(__name__)
 
@@ -92,10 +92,15 @@ def _train(
 ) -> Meta:
     started = time.monotonic()
     with connect(execution.address) as have:
-        share = execution.share(have, config.workers)
+        share = execution.training_share(have, config.workers)
         job = dataclasses.replace(job, threads=share.cpus)
         _announce(job, share, training_seconds(job, share), needs_yes=implied and not execution.yes)
-        rows = train_on_ray(job, share, on_epoch=execution.on_epoch)
+        try:
+            rows = train_on_ray(job, share, on_epoch=execution.on_epoch)
+        except KeyboardInterrupt:
+            done = len(read_epochs(job.folder / EPOCHS))
+            logger.info("training: stopped after epoch %d; the same command goes on from there", done)
+            raise
     best = max(rows, key=lambda row: row["gamma"])
     meta = Meta.create(
         "train",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -140,6 +140,8 @@ class _Session:
         self.wrapped = workers.wrap(self.network, device)
         self.train_loader = self._open(job.train, train=True)
         self.val_loader = self._open(job.val, train=False)
+        shows = job.tensorboard and workers.rank == 0
+        self.board = open_board(job.folder / "tensorboard", first_epoch=len(self.history) + 1) if shows else None
 
     @property
     def finished(self) -> bool:
@@ -168,12 +170,17 @@ class _Session:
             self.best_score, self.best_epoch = metrics["gamma"], epoch + 1
         if self.workers.rank == 0:
             self._save(epoch + 1)
+        if self.board is not None:
+            for name, value in row.items():
+                self.board.add_scalar(name, value, epoch + 1)
         return row
 
     def close(self) -> None:
         """Ends the loaders' threads."""
         self.train_loader.close()
         self.val_loader.close()
+        if self.board is not None:
+            self.board.close()
 
     def _train(self, epoch: int) -> tuple[float, int]:
         job, workers = self.job, self.workers
@@ -247,12 +254,10 @@ class _Session:
         self._publish(epoch)
 
     def _publish(self, epoch: int) -> None:
-        """What can be derived from the last checkpoint: the best one, the table, TensorBoard's files."""
+        """What can be derived from the last checkpoint: the best one and the table."""
         if self.best_epoch == epoch:
             publish_best(self.job.folder)
         write_epochs(self.job.folder / EPOCHS, self.history)
-        if self.job.tensorboard:
-            _write_tensorboard(self.job.folder / "tensorboard", self.history[-1])
 
     def _resume(self) -> None:
         path = self.job.folder / LAST
@@ -336,12 +341,10 @@ def read_epochs(path: Path) -> list[EpochRow]:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
-def _write_tensorboard(folder: Path, row: EpochRow) -> None:
+def open_board(folder: Path, first_epoch: int) -> Any:
+    """A TensorBoard writer; epochs from ``first_epoch`` on that an interrupted run has left there are dropped."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UsageError("--tensorboard needs the package tensorboard; install it or leave the option out") from error
-    with SummaryWriter(str(folder), purge_step=int(row["epoch"])) as writer:
-        for name, value in row.items():
-            if name != "epoch":
-                writer.add_scalar(name, value, int(row["epoch"]))
+    return SummaryWriter(str(folder), purge_step=first_epoch)

@@ -10,12 +10,17 @@ import pytest
 import torch
 from small_images import small_labels, write_split
 
-from oscbench.distributed.cluster import connect, require, resources
-from oscbench.distributed.train import WorkerShare, train_on_ray
+from oscbench.distributed.cluster import connect, fair_cpus, require
+from oscbench.distributed.extract import extract_on_ray
+from oscbench.distributed.train import WorkerShare, _raise_if_final, train_on_ray
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.training.checkpoint import LAST, Checkpoint
+from oscbench.features.extract import ExtractionJob, extract_rows
+from oscbench.training.checkpoint import Checkpoint
+from oscbench.training.epoch_metrics import validation_metrics
+from oscbench.training.loop import Place, validate
+from oscbench.training.model import build_network
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import TrainingJob, run_training
+from oscbench.training.run import TrainingJob, _Session
 from oscbench.training.workers import Workers
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -36,45 +41,59 @@ def job(images: tuple, folder: Path, *, workers: int = 1, loss: str = "eos", **r
     )
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return dict(Checkpoint.load(folder / LAST).model)
-
-
-def test_one_ray_worker_equals_the_loop_without_ray(images: tuple, tmp_path: Path) -> None:
-    run_training(job(images, tmp_path / "plain"), Workers(), torch.device("cpu"))
-    shown: list[float] = []
-    rows = train_on_ray(job(images, tmp_path / "ray"), WorkerShare(), on_epoch=lambda row: shown.append(row["epoch"]))
-    plain, on_ray = weights(tmp_path / "plain"), weights(tmp_path / "ray")
-    assert all(torch.equal(plain[name], on_ray[name]) for name in plain)
-    assert shown == [row["epoch"] for row in rows] == [1, 2]
-    assert sorted(path.name for path in (tmp_path / "ray").iterdir()) == ["best.pth", "epochs.csv", "last.pth"]
-
-
-def test_two_workers_repeat_themselves_and_count_each_validation_sample_once(images: tuple, tmp_path: Path) -> None:
-    rows = [train_on_ray(job(images, tmp_path / name, workers=2), WorkerShare()) for name in "ab"]
-    first, second = weights(tmp_path / "a"), weights(tmp_path / "b")
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    # accuracy over 24 known samples is a multiple of 1/24 whatever the sharding
-    assert rows[0][-1]["val_accuracy"] * 24 == pytest.approx(round(rows[0][-1]["val_accuracy"] * 24), abs=1e-3)
-    # the same weights judged by one process give the same figures
-    alone = dataclasses.replace(job(images, tmp_path / "a", workers=2), fingerprint="f1")
-    from oscbench.training.epoch_metrics import validation_metrics
-    from oscbench.training.loop import Place, validate
-    from oscbench.training.run import _Session
-
-    session = _Session(alone, Workers(), torch.device("cpu"))
-    batches = session.val_loader.epoch(0, np.arange(len(alone.val)), 8)
+def test_two_workers_count_each_validation_sample_once(images: tuple, tmp_path: Path) -> None:
+    """The figures that two workers report are those of their final weights judged by one process."""
+    one = job(images, tmp_path, workers=2)
+    rows = train_on_ray(one, WorkerShare())
+    session = _Session(one, Workers(), torch.device("cpu"))
+    batches = session.val_loader.epoch(0, np.arange(len(one.val)), 8)
     found = validate(session.network, batches, session.criterion, 4, Place(torch.device("cpu")), Workers())
     session.close()
-    figures = validation_metrics(found, n_outputs=4, n_known=4)
-    for name, value in figures.items():
-        assert rows[0][-1][name] == pytest.approx(value, rel=1e-4, nan_ok=True), name
+    for name, value in validation_metrics(found, n_outputs=4, n_known=4).items():
+        assert rows[-1][name] == pytest.approx(value, rel=1e-4, nan_ok=True), name
 
 
+@pytest.mark.slow
 def test_an_error_of_the_data_ends_the_training_at_once(images: tuple, tmp_path: Path) -> None:
     broken = dataclasses.replace(images[0], root=tmp_path / "nowhere")
     with pytest.raises(OscbenchError, match="nowhere"):
         train_on_ray(job((broken, images[1]), tmp_path / "run"), WorkerShare())
+
+
+def test_errors_of_ours_are_final_and_lost_workers_are_not() -> None:
+    from ray.train import WorkerGroupError
+    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+
+    ours = UserExceptionWithTraceback(OscbenchError("the disk is full"), "Traceback ...")
+    theirs = UserExceptionWithTraceback(RuntimeError("Connection closed by peer"), "Traceback ...")
+    _raise_if_final(WorkerGroupError("x", {0: theirs}))
+    with pytest.raises(OscbenchError, match="the disk is full"):
+        _raise_if_final(WorkerGroupError("x", {0: theirs, 1: ours}))
+    with pytest.raises(OscbenchError, match="Ray Train failed: no such thing"):
+        _raise_if_final(ValueError("no such thing"))
+
+
+def test_extraction_over_tasks_equals_extraction_in_one_go(images: tuple, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    Checkpoint(epoch=1, model=build_network("tiny", 4).state_dict()).save(tmp_path / "w.pth")
+    extraction = ExtractionJob(
+        checkpoint=tmp_path / "w.pth",
+        network="tiny",
+        n_outputs=4,
+        what="test",
+        split=images[1],
+        crop=28,
+        stored_side=32,
+    )
+    done: list[int] = []
+    on_ray = extract_on_ray(extraction, WorkerShare(), lambda n, total: done.append(n))
+    alone = extract_rows(extraction, np.arange(len(images[1])), torch.device("cpu"))
+    assert done[-1] == len(images[1])
+    np.testing.assert_array_equal(on_ray.ids, alone.ids)
+    np.testing.assert_array_equal(on_ray.labels, alone.labels)
+    np.testing.assert_allclose(on_ray.pooled, alone.pooled, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UsageError, match="w.pth has 4 outputs"):
+        extract_on_ray(dataclasses.replace(extraction, n_outputs=5), WorkerShare())
 
 
 def test_more_workers_than_there_is_room_for_are_refused_at_once(images: tuple, tmp_path: Path) -> None:
@@ -83,7 +102,7 @@ def test_more_workers_than_there_is_room_for_are_refused_at_once(images: tuple, 
     ):
         train_on_ray(job(images, tmp_path, workers=3), WorkerShare())
     with pytest.raises(UsageError, match=r"1 CPU and 1 GPU each .* 0 GPUs .*ask for less"):
-        require(resources(), workers=1, cpus_per_worker=1, gpus_per_worker=1)
+        require(workers=1, cpus_per_worker=1, gpus_per_worker=1)
 
 
 def test_an_inner_connection_leaves_the_outer_one_open() -> None:
@@ -92,3 +111,7 @@ def test_an_inner_connection_leaves_the_outer_one_open() -> None:
     with connect() as have:
         assert have.cpus == 2
     assert ray.is_initialized()
+
+
+def test_cpus_are_shared_out_fairly() -> None:
+    assert [fair_cpus(workers, 0) for workers in (1, 2, 3)] == [2, 1, 1]

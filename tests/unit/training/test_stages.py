@@ -67,6 +67,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
     def extract(job, share, progress):  # noqa: ANN001, ANN202
         return extract_rows(job, np.arange(len(job.split)), torch.device("cpu"))
 
+    monkeypatch.setattr("oscbench.distributed.execution.fair_cpus", lambda workers, gpus: 1)
     for module in (training_stage, features_stage):
         monkeypatch.setattr(module, "connect", connect)
         monkeypatch.setattr(module, "ensure_beton", lambda workspace: _samples(workspace))
