@@ -21,19 +21,36 @@ VOLATILE = ["seconds", "finished_at"]
 
 
 class TuneRuns:
-    """One runs folder, one feature folder and the log of the counting plug-in."""
+    """One runs folder, one feature folder and the log of the counting plug-in.
 
-    def __init__(self, folder: Path, features: Path | None = None, **environment: str) -> None:
+    Args:
+        folder: Where all of it lies.
+        features: Feature folder to share with others; default: one of its own.
+        log: Log of the plug-in; workers of a running cluster write to the one they were started with.
+        seconds: How long the plug-in takes for a fit.
+        **environment: For the processes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        features: Path | None = None,
+        log: Path | None = None,
+        seconds: float = 0.0,
+        **environment: str,
+    ) -> None:
         self.runs = folder / "runs"
-        self.log = folder / "counted.log"
+        self.log = log or folder / "counted.log"
         folder.mkdir(parents=True, exist_ok=True)
+        self.log.write_text("")
+        Path(f"{self.log}.seconds").write_text(str(seconds))
         self.features = features or write_feature_folder(folder / "features")
         self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(PLUGIN), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
-            "COUNTED_LOG": str(self.log),
             "RAY_USAGE_STATS_ENABLED": "0",
             **environment,
+            "COUNTED_LOG": str(self.log),
         }
 
     def command(self, *arguments: str, algorithm: str = "counted") -> list[str]:

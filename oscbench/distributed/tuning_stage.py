@@ -112,7 +112,11 @@ def ensure_tuning(request: TuneRequest, view: View, confirm: Callable[[list[Sear
         if not waiting:
             view.say("the search is complete already; nothing was run again")
             return searches
-        confirm([search for search in waiting if search.finished_before()])
+        begun = [search for search in waiting if search.finished_before()]
+        for search in begun:
+            with search.lock():  # somebody may be working on it: say that, rather than ask to go on with it
+                pass
+        confirm(begun)
         enter_ray()
         for search in waiting:
             _run(search, request, view)

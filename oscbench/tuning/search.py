@@ -160,6 +160,10 @@ class Search:
             return 0
         return int((read_trials(path)["status"] == "done").sum())
 
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Held by the one process that works on the search; another one is told who has it."""
+        return exclusive_lock(self.folder / ".lock", f"the search in {self.folder}")
+
     def is_complete(self) -> bool:
         """Whether there is nothing left to do."""
         return (self.folder / META).exists() and self.finished_before() >= self.total
@@ -181,7 +185,7 @@ class SearchRun:
     def __enter__(self) -> Self:
         search = self.search
         with self._stack:
-            self._stack.enter_context(exclusive_lock(search.folder / ".lock", f"the search in {search.folder}"))
+            self._stack.enter_context(search.lock())
             extra = [name for name in search.hyperparameters if name not in COLUMNS]
             self.journal = self._stack.enter_context(TrialJournal(search.folder / "trials.csv", extra))
             name = study_name(search.key, search.fingerprint)

@@ -16,7 +16,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from ray_host import RayHost
-from tune_runs import TuneRuns
+from tune_runs import PLUGIN, TuneRuns
+
+from oscbench.tuning.trials import read_trials
 
 pytestmark = [pytest.mark.ray]
 
@@ -99,11 +101,11 @@ def finish_and_check(runs: TuneRuns, undisturbed: pd.DataFrame, *arguments: str)
 @pytest.fixture(scope="module")
 def host() -> Iterator[RayHost]:
     log = Path(os.environ.get("TMPDIR", "/tmp")) / f"counted-{os.getpid()}.log"
-    plugin = TuneRuns.__init__.__globals__["PLUGIN"]
-    environment = {"PYTHONPATH": str(plugin), "COUNTED_LOG": str(log), "COUNTED_SECONDS": "0.05"}
+    environment = {"PYTHONPATH": str(PLUGIN), "COUNTED_LOG": str(log)}
     with RayHost(**environment) as started:
         yield started
     log.unlink(missing_ok=True)
+    Path(f"{log}.seconds").unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -118,19 +120,17 @@ def undisturbed(host: RayHost, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return runs.table(), seconds, runs.features
 
 
-def on(host: RayHost, folder: Path, features: Path | None) -> TuneRuns:
-    """Runs on the test cluster, whose workers write to the log they were started with."""
-    runs = TuneRuns(folder, features, **host.environment)
-    runs.log = Path(host.environment["COUNTED_LOG"])
-    runs.log.write_text("")
-    return runs
+def on(host: RayHost, folder: Path, features: Path | None, seconds: float = 0.05) -> TuneRuns:
+    """Runs on the test cluster."""
+    log = Path(host.environment["COUNTED_LOG"])
+    return TuneRuns(folder, features, log=log, seconds=seconds, **host.environment)
 
 
 # --- the tests ---------------------------------------------------------------------------------------------------
 
 
 def test_killed_driver_with_a_ray_of_its_own(tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]) -> None:
-    runs = TuneRuns(tmp_path, undisturbed[2], COUNTED_SECONDS="0.05")
+    runs = TuneRuns(tmp_path, undisturbed[2], seconds=0.1)
     process = runs.start()
     wait_for(lambda: len(runs.finished()) >= 5)
     kill_driver(process)
@@ -154,6 +154,24 @@ def test_killed_service_and_trial_heal_without_help(
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     pd.testing.assert_frame_equal(runs.table(), undisturbed[0])
+
+
+def test_two_searches_at_once_do_not_mix(
+    host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
+) -> None:
+    runs = on(host, tmp_path, undisturbed[2], seconds=1.0)
+    first = runs.start("--address", host.address)
+    wait_for(lambda: len(runs.finished()) >= 1)
+    same = runs.run("--address", host.address, "--resume")
+    assert first.poll() is None, "the first search was over too soon for this test"
+    assert same.returncode == 1
+    assert "is in use by process" in same.stderr.splitlines()[-1]
+    other = runs.result("--address", host.address, "--set", "tail_size=4", "--set", "shift=0.3")
+    _, errors = first.communicate(timeout=120)
+    assert first.returncode == 0, errors
+    assert other["searches"][0]["trials"] == 1
+    tables = {path.parent.name: read_trials(path) for path in runs.runs.rglob("trials.csv")}
+    assert sorted(map(len, tables.values())) == [1, SETTINGS]
 
 
 def moments() -> list[tuple[int, str, float]]:

@@ -47,7 +47,7 @@ def trials_on(page: str, profile: Path) -> int:
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Iterator[tuple[TuneRuns, str, int]]:
-    runs = TuneRuns(tmp_path, COUNTED_SECONDS="0.5")
+    runs = TuneRuns(tmp_path, seconds=0.5)
     runs.runs.mkdir()
     process = subprocess.Popen(
         [sys.executable, "-m", "oscbench", "watch", "--runs", str(runs.runs), "--port", "0"],
