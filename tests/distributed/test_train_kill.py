@@ -28,7 +28,7 @@ N_EPOCHS = 6
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
     seed = int(os.environ.get("OSCBENCH_KILL_SEED", time.time_ns() % 1_000_000))
-    print(f"moments of killing: OSCBENCH_KILL_SEED={seed}")  # noqa: T201 - shown by pytest when the test fails
+    print(f"moments of killing: OSCBENCH_KILL_SEED={seed}")  # pytest shows it when the test fails
     return random.Random(f"{seed} {request.node.name}")
 
 
@@ -103,6 +103,21 @@ def test_a_killed_worker_does_not_change_the_final_weights(
 def test_a_worker_killed_at_any_moment(quiet: Path, tmp_path: Path, chance: random.Random, repeat: int) -> None:
     whole = sum(row["seconds"] for row in read_epochs(quiet / EPOCHS))
     train_and_kill_a_worker(quiet, tmp_path / "run", chance.uniform(0, whole))
+    assert_equal_weights(quiet, tmp_path / "run")
+
+
+# --- a node ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_lost_node_does_not_change_the_final_weights(quiet: Path, tmp_path: Path) -> None:
+    """Two workers on three nodes of one CPU each; the third node takes over."""
+    script = Path(train_driver.__file__).with_name("node_loss_driver.py")
+    command = [sys.executable, str(script), str(quiet.parent / "images"), str(tmp_path / "run"), str(N_EPOCHS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "lost a node" in done.stdout
+    assert "a worker was lost" in done.stderr
     assert_equal_weights(quiet, tmp_path / "run")
 
 
