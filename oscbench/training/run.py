@@ -72,8 +72,9 @@ class TrainingJob:
         labels = np.asarray(self.train.samples.labels)
         keep = labels >= (NEGATIVE if LOSSES.get(self.config.loss).uses_negatives else 0)
         ids = np.flatnonzero(keep)
-        if len(ids) < self.config.workers:
-            raise UsageError(f"{len(ids)} training samples are too few for {self.config.workers} workers")
+        workers, step_size = self.config.workers, self.config.recipe.batch_size * self.config.accumulate
+        if steps_per_epoch(len(ids), workers, step_size) == 0:
+            raise UsageError(f"{len(ids)} training samples are too few for {workers} workers")
         return ids
 
 
@@ -187,12 +188,10 @@ class _Session:
         seeds = np.random.SeedSequence((job.config.seed, epoch, workers.rank))
         torch.manual_seed(int(seeds.generate_state(1)[0]))  # for networks with dropout
         recipe, size = job.config.recipe, job.config.recipe.batch_size
-        step_size = size * job.config.accumulate
-        shares = worker_shares(
-            epoch_order(self.train_ids, job.config.seed, epoch), workers.rank, workers.size, step_size
-        )
+        order = epoch_order(self.train_ids, job.config.seed, epoch)
+        shares = worker_shares(order, workers.rank, workers.size, size, job.config.accumulate)
         batches = self.train_loader.epoch(epoch, np.concatenate(shares), size)
-        n_steps = steps_per_epoch(len(self.train_ids), workers.size, step_size)
+        n_steps = len(shares)
         loss = train_epoch(
             self.wrapped,
             _grouped(batches, [math.ceil(len(share) / size) for share in shares]),
@@ -205,7 +204,7 @@ class _Session:
             epoch=epoch,
         )
         workers.average_buffers_(self.network)
-        return loss, min(len(self.train_ids), n_steps * step_size * workers.size)
+        return loss, min(len(self.train_ids), n_steps * size * job.config.accumulate * workers.size)
 
     def _validate(self, epoch: int) -> EpochRow:
         shard = evaluation_shard(np.arange(len(self.job.val)), self.workers.rank, self.workers.size)
