@@ -98,8 +98,8 @@ def train(
         str | None, typer.Option("--randaugment", help="OPERATIONS,MAGNITUDE, for example 2,9.")
     ] = None,
     normalise: Annotated[bool, typer.Option("--normalise", help="ImageNet mean and deviation.")] = False,
-    negative_weight: Annotated[
-        float | None, typer.Option("--negative-weight", help="Weight of negatives in the eos loss.")
+    loss_param: Annotated[
+        list[str] | None, typer.Option("--loss-param", help="Parameter of the loss: negative_weight=0.5. Repeatable.")
     ] = None,
     accumulate: Annotated[int, typer.Option("--accumulate", min=1, help="Batches per update of the weights.")] = 1,
     sync_batchnorm: Annotated[
@@ -144,7 +144,7 @@ def train(
     configs = [
         dataclasses.replace(
             _config(workspace, one, seed, network, recipe, changes),
-            loss_params=_loss_params(one, negative_weight),
+            loss_params=_loss_params(one, loss_param or []),
             embedding_size=embedding_size,
             workers=num_workers,
             accumulate=accumulate,
@@ -185,12 +185,22 @@ def _config(
     return dataclasses.replace(config, network=network or config.network, recipe=chosen)
 
 
-def _loss_params(loss: str, negative_weight: float | None) -> dict[str, float]:
-    if negative_weight is None:
-        return {}
-    if loss != "eos":
-        raise UsageError(f"--negative-weight belongs to the eos loss, not to {loss}; leave it out")
-    return {"negative_weight": negative_weight}
+def _loss_params(loss: str, assignments: list[str]) -> dict[str, float]:
+    """The numbers behind ``name=value``, checked against the loss's parameter record."""
+    from oscbench.config import from_mapping
+    from oscbench.losses import LOSSES
+
+    values: dict[str, float] = {}
+    for assignment in assignments:
+        name, _, text = assignment.partition("=")
+        try:
+            values[name] = float(text)
+        except ValueError:
+            raise UsageError(f"--loss-param {assignment!r} is not NAME=NUMBER, like negative_weight=0.5") from None
+    record = LOSSES.info(loss).params
+    assert record is not None, "every loss registers its parameter record"
+    from_mapping(record, values, f"--loss-param of loss {loss}")
+    return values
 
 
 def _randaugment(text: str | None) -> tuple[int, int] | None:
