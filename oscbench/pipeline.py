@@ -163,9 +163,12 @@ def _samples_outdated(workspace: Workspace) -> str:
     folder = workspace.run.samples
     if not (folder / META).exists():
         return "not there yet"
+    meta = Meta.read(folder, "samples")
+    if (meta.classes, meta.n_known) != (workspace.protocol.classes, workspace.protocol.n_known):
+        return "the protocol changed"
     tables = {split: read_split_samples(workspace, split) for split in SPLITS}
     found = fingerprint("samples", _samples_config(workspace, folder, tables), {})
-    return "" if found == Meta.read(folder, "samples").fingerprint else "tables, images or protocol changed"
+    return "" if found == meta.fingerprint else "tables or images changed"
 
 
 def _samples_meta(workspace: Workspace, folder: Path, tables: Mapping[str, SampleTable], seconds: float) -> Meta:
@@ -234,13 +237,13 @@ def ensure_beton(
             converts with the defaults when there is none, and returns ``None`` where FFCV is not installed.
         processes: Processes that convert; default: one per usable CPU.
     """
-    from oscbench.data.loading import ffcv_problem
-
     samples = ensure_samples(workspace)
     meta = _usable_beton(workspace, samples, config)
     if meta is not None:
         logger.info("beton: re-using %s", workspace.run.beton)
         return meta
+    from oscbench.data.loading import ffcv_problem  # imports torch, which takes a while
+
     if config is None and ffcv_problem():
         logger.info("beton: not made, %s: images are read with PIL", ffcv_problem())
         return None
