@@ -73,6 +73,20 @@ def test_without_resamples_there_are_no_ends_and_missing_kinds_are_left_out() ->
     assert found.n_known == np.count_nonzero(DEMO["val"].labels >= 0)
 
 
+def test_classes_of_unequal_size_count_the_same_where_asked() -> None:
+    val = DEMO["val"]
+    rows = np.flatnonzero((val.labels != 3) | (np.arange(len(val.labels)) % 8 == 0))
+    part = dataclasses.replace(
+        val, scores=val.scores[rows], labels=val.labels[rows], ids=val.ids[rows], class_index=val.class_index[rows]
+    )
+    found = evaluate_split("val", part, Options(weights="class"))
+    expected = metrics.closed_set_accuracy(part.labels, part.scores, weights="class")
+    assert found.accuracy.estimate == expected
+    assert expected != metrics.closed_set_accuracy(part.labels, part.scores)
+    curve = metrics.oscr_curve(part.labels, part.scores, unknown_label=NEGATIVE, weights="class")
+    assert found.against[0].ccr[2].estimate == metrics.ccr_at_fpr(curve, 0.1)
+
+
 def test_threshold_is_chosen_on_validation_and_applied_to_the_test() -> None:
     report = choose_threshold(DEMO, 0.05, resamples=20)
     assert report.chosen_on == "val"

@@ -43,6 +43,7 @@ def test_demo_features_are_a_whole_task() -> None:
 
 def test_scores_written_and_read_again_are_the_same(tmp_path: Path) -> None:
     runs = runs_from_features("demo", ["mss"], {})
+    assert list(runs[0].splits) == ["val", "test"]  # training rows are fitted, not scored
     save_scores(runs, tmp_path)
     (again,) = runs_from_scores([str(tmp_path)])
     assert list(again.splits) == ["val", "test"]
