@@ -138,6 +138,8 @@ class _Session:
         self.history: tuple[EpochRow, ...] = ()
         self.best_score, self.best_epoch = -math.inf, 0
         self._resume()
+        if len(set(workers.gather(len(self.history)))) > 1:
+            raise RuntimeError("workers read different checkpoints; a former worker was still writing")
         self.wrapped = workers.wrap(self.network, device)
         self.train_loader = self._open(job.train, train=True)
         self.val_loader = self._open(job.val, train=False)
