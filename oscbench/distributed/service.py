@@ -2,6 +2,8 @@
 
 None of the hyperparameters of EVM and OpenMax touches a distance, so the settings that wait at one moment are
 evaluated in one pass over the data. A setting evaluated alone gives the same row.
+
+Every process that holds a handle of an actor imports the module of its class, so this one imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from oscbench.errors import OscbenchError
-from oscbench.tuning.objective import Objective, Outcome
-from oscbench.tuning.space import Setting
+
+if TYPE_CHECKING:
+    from oscbench.tuning.objective import Outcome
+    from oscbench.tuning.space import Setting
 
 SERVICE_CPUS = 0.5
 """The least the service reserves. It reserves one CPU where there is one, so that two searches fit into two, and
@@ -80,6 +84,8 @@ class DistanceService:
 
     def evaluate(self, setting: Setting, features: dict[str, Any]) -> Outcome:
         """The outcome of one setting, given references of the ``train`` and ``val`` feature sets."""
+        from oscbench.tuning.objective import Objective
+
         with self._starting:
             if self._pending is None:
                 train, validation = ray.get([features["train"], features["val"]])

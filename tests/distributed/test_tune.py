@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,14 @@ def test_one_pass_answers_all_who_wait() -> None:
     alone = Objective("openmax", TRAIN, VAL)
     for setting, answer in zip(settings, answers, strict=True):
         assert [answer[name] for name in RATES] == [alone([setting])[0][name] for name in RATES]
+
+
+def test_trial_processes_import_nothing_heavy() -> None:
+    """Starting them is what a small search waits for; a handle of the service brings its module with it."""
+    loaded = "import sys, oscbench.distributed.service, oscbench.distributed.trial; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+    assert "ray" in modules
+    assert not {"torch", "numba", "scipy", "sklearn", "optuna", "oscbench.tuning"} & set(modules)
 
 
 def test_features_travel_by_reference_not_in_the_trial(tmp_path: Path) -> None:
