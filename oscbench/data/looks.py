@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 
-GENERATOR = 3
+GENERATOR = 4
 """Version of the drawing; part of the data's fingerprint, so that a change of it makes other data."""
 
 SHARED_LEVELS = 2
@@ -35,8 +35,8 @@ class Inheritance:
     decay: float
 
 
-SETTING = Inheritance(1.0, 0.82)
-DETAIL = Inheritance(0.5, 0.96)
+SETTING = Inheritance(1.2, 0.78)
+DETAIL = Inheritance(0.55, 0.95)
 
 TRAITS: dict[str, tuple[int, Inheritance]] = {
     "ground_colour": (6, SETTING),  # upper and lower colour
@@ -68,6 +68,8 @@ class Variation:
 
 
 VARIATION = Variation()
+EVEN_LIGHT = np.float32(0.5)
+"""Share of a colour trait's brightness that is taken out."""
 
 
 def rng_of(*key: str | int) -> np.random.Generator:
@@ -130,8 +132,12 @@ class _Canvas:
         return draws.astype(np.float32)[:, :, None, None]
 
     def colour(self, trait: F32, tint: float = VARIATION.tint) -> F32:
-        """(3, N, 1, 1) a colour trait, tinted anew in each image."""
-        return np.float32(0.54) + np.float32(0.45) * trait[:, None, None, None] + np.float32(tint) * self.normal(3)
+        """(3, N, 1, 1) a colour trait, tinted anew in each image.
+
+        Most of its brightness is taken out, lest a class be known by being darker or brighter than all others.
+        """
+        rgb: F32 = np.float32(0.52) + np.float32(0.48) * (trait - EVEN_LIGHT * trait.mean())
+        return rgb[:, None, None, None] + np.float32(tint) * self.normal(3)
 
     def edge(self, inward: F32) -> F32:
         """1 inside, 0 outside, a soft pixel between; ``inward`` is the distance from the edge, positive inside."""
