@@ -1,4 +1,4 @@
-"""The one generator of features for the benchmarks: classes along a random tree, with unequal and heavy-tailed spread."""
+"""The one generator of features for the benchmarks: classes along a random tree, unequal and heavy-tailed spread."""
 
 from __future__ import annotations
 

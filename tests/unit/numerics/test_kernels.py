@@ -1,0 +1,98 @@
+"""The compiled loops against numpy and against the float64 reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from oscbench.numerics.kernels import collect_smallest, exp64, fit_rows, log32, log64
+from oscbench.numerics.weibull import fit_low_tails
+
+
+@njit
+def apply_log32(x, y):
+    for i in range(x.size):
+        y[i] = log32(x[i])
+
+
+@njit
+def apply_64(x, log, exp):
+    for i in range(x.size):
+        log[i] = log64(x[i])
+        exp[i] = exp64(log[i] * 7.0)
+
+
+def test_polynomials_are_accurate() -> None:
+    x = np.exp(np.random.default_rng(0).uniform(-69.0, 3.0, 200_000)).astype(np.float32)
+    x[:3] = 1.0, 1e-6, 1e-30
+    y = np.empty_like(x)
+    apply_log32(x, y)
+    truth = np.log(x.astype(np.float64))
+    np.testing.assert_allclose(y, truth, rtol=1.5e-7)
+    assert y[0] == 0.0
+    wide = np.exp(np.random.default_rng(1).uniform(-14.0, 14.0, 200_000))
+    log, exp = np.empty_like(wide), np.empty_like(wide)
+    apply_64(wide, log, exp)
+    np.testing.assert_allclose(log, np.log(wide), rtol=0, atol=2e-15)
+    np.testing.assert_allclose(exp, np.exp(7.0 * log), rtol=1e-13)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 300), st.integers(1, 5), st.booleans())
+def test_running_smallest_equals_sorting(seed: int, k: int, n_tiles: int, ties: bool) -> None:
+    rng = np.random.default_rng(seed)
+    tiles = rng.random((n_tiles, 3, 700)).astype(np.float32)
+    if ties:
+        tiles = np.round(tiles, 1)
+    kept, count = np.empty((3, 2 * k + 256), np.float32), np.zeros(3, np.int64)
+    limit = np.full(3, np.inf, np.float32)
+    skip_from, skip_to = np.array([0, 100, 0]), np.array([0, 250, 700])  # nothing, a part, all
+    for tile in tiles:
+        collect_smallest(tile, skip_from, skip_to, kept, count, limit, k)
+    for r in range(3):
+        rest = np.concatenate([np.delete(tile[r], slice(skip_from[r], skip_to[r])) for tile in tiles])
+        np.testing.assert_array_equal(np.sort(kept[r, : count[r]])[:k], np.sort(rest)[:k])
+
+
+def grid_fits(tails: np.ndarray, sizes: list[int], multipliers: list[float], available: list[int] | None = None):
+    order = np.lexsort((multipliers, sizes))
+    shape, log_scale = np.empty((2, len(tails), len(sizes)))
+    constant = np.empty(shape.shape, bool)
+    available = [tails.shape[1]] * len(tails) if available is None else available
+    fit_rows(
+        tails, np.array(available), np.array(sizes), np.array(multipliers), order, shape, log_scale, constant
+    )
+    return shape, log_scale, constant
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.05, 1e-4])
+@pytest.mark.parametrize("tail_kind", ["gamma", "cauchy", "lumps"])
+def test_fits_equal_the_reference(spread: float, tail_kind: str) -> None:
+    rng = np.random.default_rng(2)
+    values = {
+        "gamma": rng.gamma(3.0, 0.1, (20, 200)),
+        "cauchy": np.minimum(np.abs(rng.standard_cauchy((20, 200))) * 0.05, 2.0),
+        "lumps": np.round(rng.random((20, 200)), 1),
+    }[tail_kind]
+    tails = np.sort(values * spread, axis=1).astype(np.float32)
+    sizes, multipliers = [200, 10, 10, 200, 2, 50, 200], [0.1, 1.0, 0.1, 1.0, 0.5, 0.3, 0.4]
+    shape, log_scale, constant = grid_fits(tails, sizes, multipliers)
+    for s, (size, kappa) in enumerate(zip(sizes, multipliers, strict=True)):
+        reference = fit_low_tails(tails[:, :size], kappa)
+        np.testing.assert_array_equal(constant[:, s], reference.constant)
+        np.testing.assert_allclose(shape[:, s], reference.shape, rtol=1e-7)
+        # what a score sees is shape · ln scale
+        np.testing.assert_allclose(shape[:, s] * log_scale[:, s], reference.shape * reference.log_scale, atol=1e-6)
+
+
+def test_fits_of_constant_and_clipped_tails() -> None:
+    tails = np.array([[0.2, 0.2, 0.2], [0.1, 0.3, np.inf]], np.float32)
+    shape, log_scale, constant = grid_fits(tails, [3, 1, 3], [0.5, 0.5, 0.5], available=[3, 2])
+    assert constant.tolist() == [[True, True, True], [False, True, False]]
+    assert (shape[0] == 1e6).all()
+    assert (log_scale[0] == 0).all()
+    reference = fit_low_tails(tails[1:, :2], 0.5)
+    np.testing.assert_allclose(shape[1, [0, 2]], float(reference.shape), rtol=1e-9)
