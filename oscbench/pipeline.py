@@ -19,6 +19,7 @@ from oscbench.config import fingerprint, sha256_file
 from oscbench.data.convert import (
     ConvertConfig,
     ConvertedFile,
+    conversion_seconds,
     convert_split,
     finished_file,
     forget_finished,
@@ -227,7 +228,11 @@ def _sizes_digest(workspace: Workspace, paths: tuple[str, ...]) -> str:
 
 
 def ensure_beton(
-    workspace: Workspace, config: ConvertConfig | None = None, *, processes: int | None = None
+    workspace: Workspace,
+    config: ConvertConfig | None = None,
+    *,
+    processes: int | None = None,
+    ask_above_seconds: float | None = None,
 ) -> Meta | None:
     """The record of the FFCV files of the three splits; converts the splits that are missing or outdated.
 
@@ -236,6 +241,7 @@ def ensure_beton(
         config: How to store images; ``None`` takes whatever conversion is there (one of another size is refused),
             converts with the defaults when there is none, and returns ``None`` where FFCV is not installed.
         processes: Processes that convert; default: one per usable CPU.
+        ask_above_seconds: A conversion that would take longer is refused with the way out; default: never.
     """
     samples = ensure_samples(workspace)
     meta = _usable_beton(workspace, samples, config)
@@ -248,9 +254,22 @@ def ensure_beton(
         logger.info("beton: not made, %s: images are read with PIL", ffcv_problem())
         return None
     require_ffcv()
-    config = config or ConvertConfig(side=workspace.stored_side)
+    config, processes = config or ConvertConfig(side=workspace.stored_side), processes or len(os.sched_getaffinity(0))
+    if ask_above_seconds is not None:
+        _refuse_long(workspace, samples, config, processes, ask_above_seconds)
     with exclusive_lock(workspace.run.root / ".convert.lock", f"the conversion of {workspace.title}"):
-        return _convert(workspace, samples, config, processes or len(os.sched_getaffinity(0)))
+        return _convert(workspace, samples, config, processes)
+
+
+def _refuse_long(workspace: Workspace, samples: Meta, config: ConvertConfig, processes: int, limit: float) -> None:
+    n_images = sum(file["samples"] for file in samples.details["files"].values())
+    table = read_split_samples(workspace, "train")
+    seconds = conversion_seconds(workspace.images, table, n_images, config, processes)
+    if seconds > limit:
+        raise UsageError(
+            f"converting {n_images} images of {workspace.title} on {processes} CPUs would take about "
+            f"{duration(seconds)}; add --yes to start it, or run `oscbench data convert` first"
+        )
 
 
 def _usable_beton(workspace: Workspace, samples: Meta, config: ConvertConfig | None) -> Meta | None:

@@ -81,19 +81,3 @@ def test_wrong_use_is_one_line(user_folder: Path, arguments: tuple[str, ...], co
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.ffcv
-def test_an_image_that_does_not_decode_is_named(user_folder: Path):
-    bad = user_folder / "pictures" / "val" / "drum" / "3.JPEG"
-    content = bad.read_bytes()
-    bad.write_bytes(content[:200])
-    try:
-        done = oscbench("convert", *OPTIONS, "--runs", "other", "--side", "32", folder=user_folder)
-    finally:
-        bad.write_bytes(content)
-    assert done.returncode == 1
-    assert "error: image pictures/val/drum/3.JPEG does not decode" in done.stderr.splitlines()[-1]
-    left = sorted(path.name for path in (user_folder / "other" / "pictures" / "small" / "beton").iterdir())
-    assert "test.beton" not in left
-    assert not [name for name in left if name.startswith(".") or name == "meta.json"]

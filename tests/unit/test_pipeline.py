@@ -267,6 +267,14 @@ def test_training_takes_a_conversion_of_its_size_and_refuses_another(workspace: 
     assert np.array_equal(split.samples.labels, read_split_samples(workspace, "val").labels)
 
 
+@pytest.mark.ffcv
+def test_a_long_conversion_is_not_started_unasked(workspace: Workspace):
+    with pytest.raises(UsageError, match="converting 70 images of pictures, .* would take about .*; add --yes"):
+        ensure_beton(workspace, ask_above_seconds=0.0)
+    assert not workspace.run.beton.exists()
+    assert ensure_beton(workspace, SMALL, processes=1, ask_above_seconds=60.0) is not None
+
+
 def test_without_ffcv_images_are_read_with_pil(workspace: Workspace, messages, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("oscbench.data.loading.ffcv_problem", lambda: "ffcv cannot be imported (no such module)")
     assert ensure_beton(workspace) is None

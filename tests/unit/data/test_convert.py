@@ -7,6 +7,8 @@ import resource
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -125,27 +127,64 @@ def test_a_bad_image_is_named_and_nothing_is_left(tmp_path: Path, processes: int
 
 def test_a_full_disk_leaves_nothing_behind(photos: DataSplit, tmp_path: Path):
     """The limit on file sizes gives the error that a full disk gives, at the first write beyond it."""
-    code = f"""
-        import resource, sys
-        from pathlib import Path
-        from oscbench.data.convert import ConvertConfig, convert_split
-        from oscbench.data.samples import read_samples
-        from oscbench.errors import OscbenchError
-        resource.setrlimit(resource.RLIMIT_FSIZE, (9 << 20, 9 << 20))
-        samples = read_samples(Path(r"{tmp_path}/train.csv"))
-        try:
-            config = ConvertConfig(side=256, mode="raw")
-            convert_split(Path(r"{photos.root}"), samples, Path(r"{tmp_path}/out/a.beton"), config)
-        except OscbenchError as error:
-            print(error)
-    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9 << 20, before[1]))
+    try:
+        with pytest.raises(OscbenchError, match=r"a\.beton: File too large; free space there or choose another folder"):
+            convert(photos, tmp_path / "out" / "a.beton", side=256, mode="raw")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_killed_conversion_leaves_no_process_and_can_be_repeated(photos: DataSplit, tmp_path: Path):
     from oscbench.data.samples import write_samples
 
-    write_samples(tmp_path / "train.csv", photos.samples)
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert "a.beton: File too large; free space there or choose another folder" in done.stdout, done.stderr
-    assert list((tmp_path / "out").iterdir()) == []
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    code = f"""
+        from pathlib import Path
+        from oscbench.data.convert import ConvertConfig, convert_split
+        from oscbench.data.samples import SampleTable, read_samples
+        import numpy as np
+        if __name__ == "__main__":
+            one = read_samples(Path(r"{tmp_path}/table/train.csv"))
+            many = SampleTable(one.paths * 400, np.tile(one.labels, 400))
+            convert_split(Path(r"{photos.root}"), many, Path(r"{tmp_path}/out/a.beton"), ConvertConfig(), processes=2)
+    """
+    write_samples(tmp_path / "table" / "train.csv", photos.samples)
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    process = subprocess.Popen([sys.executable, script])
+    try:
+        wait_until(lambda: len(children(process.pid)) >= 3, 120)  # two workers and the resource tracker
+        wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "out").glob(".a.beton*")), 60)
+        workers = children(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not any(alive(pid) for pid in workers), 30)
+    assert len(list((tmp_path / "out").iterdir())) == 1
+    convert(photos, tmp_path / "out" / "a.beton")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.beton", "a.sha256"]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    try:
+        return "State:\tZ" not in status.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_only_a_whole_split_of_the_same_settings_counts_as_finished(photos: DataSplit, tmp_path: Path):
