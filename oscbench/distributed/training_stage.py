@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import shutil
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from oscbench.losses import LOSSES
 from oscbench.pipeline import Workspace, data_split, ensure_beton
 from oscbench.progress import duration
 from oscbench.training.checkpoint import LAST, Checkpoint
+from oscbench.training.epoch_metrics import EpochRow
 from oscbench.training.recipes import TrainConfig, recipe_by_name
 from oscbench.training.run import EPOCHS, TrainingJob, read_epochs
 
@@ -113,10 +115,15 @@ def _train(
         classes=workspace.protocol.classes,
         seconds=time.monotonic() - started,
         gpus=int(share.gpus * config.workers),
-        details={"last": rows[-1], "best": best, "epochs": len(rows)},
+        details={"last": _without_nan(rows[-1]), "best": _without_nan(best), "epochs": len(rows)},
     )
     meta.write(job.folder)
     return meta
+
+
+def _without_nan(row: EpochRow) -> dict[str, float | None]:
+    """The row for JSON, which has no NaN."""
+    return {name: None if math.isnan(value) else value for name, value in row.items()}
 
 
 def _job(

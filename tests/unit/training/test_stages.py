@@ -105,6 +105,8 @@ def test_a_finished_training_is_not_run_again(workspace: Workspace, trainings: l
     assert len(trainings) == 1
     assert first.fingerprint == second.fingerprint == whatever.fingerprint
     assert first.details["last"]["epoch"] == 2
+    text = (workspace.run.training("softmax", 0) / META).read_text()
+    assert "NaN" not in text  # JSON has none
     assert Meta.read(workspace.run.training("softmax", 0), "train").n_outputs == 3
 
 
