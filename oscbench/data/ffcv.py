@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -212,10 +213,11 @@ class FfcvLoader:
         self.path = source.beton
         check_beton(open_reader(self.path), self.path, source.samples.labels, config.stored_side)
         self._table = float_table(config.normalise)
+        self._running: weakref.WeakSet[_Epoch] = weakref.WeakSet()
         augmenting = config.train and config.randaugment is not None
         decoder = _CropDecoder(config.crop, None if augmenting else self._table)
         with kept_thread_counts():
-            self._loader = Loader(
+            self._loader: Any = Loader(
                 str(self.path),
                 batch_size=1,  # each epoch brings its own
                 num_workers=min(config.threads, numba.config.NUMBA_NUM_THREADS),
@@ -239,6 +241,7 @@ class FfcvLoader:
         plan = np.column_stack([ids, self.config.windows(epoch, ids, heights, widths)])
         self._loader.batch_size = batch_size
         running = _Epoch(self._loader, plan, self.path)
+        self._running.add(running)
         try:
             for start in range(0, len(ids), batch_size):
                 part, images = ids[start : start + batch_size], next(running)
@@ -250,7 +253,9 @@ class FfcvLoader:
 
     def close(self) -> None:
         """See ``ImageLoader.close``."""
-        del self._loader
+        for running in list(self._running):
+            running.stop()
+        self._loader = None
 
 
 class _CropDecoder(SimpleRGBImageDecoder):  # type: ignore[misc]

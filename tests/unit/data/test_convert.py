@@ -63,6 +63,12 @@ def test_processes_do_not_change_a_byte(photos: DataSplit, tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.beton", "one.sha256", "two.beton", "two.sha256"]
 
 
+def test_processes_start_without_torch():
+    """Each process imports this module; torch would cost it seconds and hundreds of megabytes."""
+    code = "import oscbench.data.convert, sys; print({'torch', 'numba', 'ffcv', 'pandas'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
 def test_checksums_of_the_originals_are_as_sha256sum_writes_them(photos: DataSplit, tmp_path: Path):
     convert(photos, tmp_path / "a.beton")
     listing = originals_path(tmp_path / "a.beton")

@@ -173,6 +173,17 @@ def test_an_abandoned_epoch_leaves_no_thread(raw_loader: ImageLoader):
     assert threading.active_count() == before
 
 
+def test_closing_ends_epochs_that_are_still_held(splits: dict[str, DataSplit]):
+    before = threading.active_count()
+    loader = open_loader(splits["raw"], config())
+    epoch = loader.epoch(0, np.arange(N), 1)
+    next(epoch)
+    loader.close()
+    loader.close()
+    assert threading.active_count() == before
+    epoch.close()
+
+
 def test_thread_counts_of_torch_and_numba_stay(splits: dict[str, DataSplit]):
     before = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(2)
