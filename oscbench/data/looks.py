@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 
-GENERATOR = 4
+GENERATOR = 5
 """Version of the drawing; part of the data's fingerprint, so that a change of it makes other data."""
 
 SHARED_LEVELS = 2
@@ -36,7 +36,7 @@ class Inheritance:
 
 
 SETTING = Inheritance(1.2, 0.78)
-DETAIL = Inheritance(0.55, 0.95)
+DETAIL = Inheritance(0.65, 0.97)
 
 TRAITS: dict[str, tuple[int, Inheritance]] = {
     "ground_colour": (6, SETTING),  # upper and lower colour
@@ -61,7 +61,7 @@ class Variation:
     turn: float = 0.25
     scale: float = 0.10
     tint: float = 0.07
-    ground_tint: float = 0.12
+    ground_tint: float = 0.22
     light: float = 0.18
     parts: float = 0.12
     noise: float = 0.04

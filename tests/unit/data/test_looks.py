@@ -8,7 +8,7 @@ from oscbench.data.looks import draw_images, traits_of
 from oscbench.protocols.base import load_protocol
 from oscbench.protocols.wordnet import load_tree
 
-SIZE, PER_CLASS = 48, 8
+SIZE, PER_CLASS = 48, 12
 
 
 def describe(images):
