@@ -156,16 +156,16 @@ def _structural_problem(reader: Any, file_size: int) -> str:
     table_end = int(reader.header["alloc_table_ptr"]) + n * ALLOC_TABLE_TYPE.itemsize
     if file_size != table_end or len(reader.alloc_table) != n or len(reader.metadata) != n or n == 0:
         return f"{file_size} bytes, its header announces {table_end} for {n} samples"
-    images, sizes = reader.metadata["f0"], np.zeros(n, np.int64)
+    images, sizes, end = reader.metadata["f0"], np.zeros(n, np.uint64), reader.header["alloc_table_ptr"]
     rows = reader.alloc_table["sample_id"]
     if rows.max() >= n or len(np.unique(rows)) != n:
         return "its table of allocations does not name each sample once"
     sizes[rows] = reader.alloc_table["size"]
     if np.any(reader.alloc_table["ptr"][np.argsort(rows)] != images["data_ptr"]):
         return "its two tables place an image differently"
-    if np.any(images["data_ptr"] + sizes.astype(np.uint64) > reader.header["alloc_table_ptr"]):
+    if np.any(images["data_ptr"] > end) or np.any(sizes > end - images["data_ptr"]):
         return "an image lies beyond the end"
-    raw_sizes = images["height"].astype(np.int64) * images["width"] * 3
+    raw_sizes = images["height"].astype(np.uint64) * images["width"] * np.uint64(3)
     if np.any((images["mode"] != JPEG) & ((images["mode"] != RAW) | (sizes != raw_sizes))):
         return "an image has an unknown mode or a wrong size"
     return ""

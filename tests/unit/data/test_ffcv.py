@@ -264,6 +264,40 @@ def test_a_wrong_header_is_named_when_opened(splits: dict[str, DataSplit], tmp_p
         load(damaged(splits["jpeg"], tmp_path, b"\xff\x7f", at), np.arange(N), 4)
 
 
+def test_no_wrong_byte_in_the_tables_leads_outside_the_file(splits: dict[str, DataSplit], tmp_path: Path):
+    """Compiled code trusts the tables: whatever passes the checks must stay inside file and image."""
+    from oscbench.data.ffcv import check_beton, open_reader
+
+    source = damaged(splits["mix"], tmp_path)
+    content = source.beton.read_bytes()
+    tables_end, allocations = 24 + 3 * 1041 + N * 32, len(content) - 24 * N
+    rng, accepted, refused = np.random.default_rng(0), 0, []
+    places = [*rng.integers(0, tables_end, 300).tolist(), *rng.integers(allocations, len(content), 150).tolist()]
+    with source.beton.open("r+b") as file:
+        for place in places:
+            _overwrite(file, place, bytes([content[place] ^ int(rng.integers(1, 256))]))
+            try:
+                reader = open_reader(source.beton)
+                check_beton(reader, source.beton, source.samples.labels, SIDE)
+            except OscbenchError as error:
+                refused.append(str(error))
+            else:
+                accepted += 1
+                images, sizes = reader.metadata["f0"], reader.alloc_table["size"]
+                assert np.all(images["data_ptr"] + sizes <= allocations)
+                assert np.all(np.minimum(images["height"], images["width"]) == SIDE)
+            _overwrite(file, place, content[place : place + 1])
+    assert accepted > 0  # unused bytes of the field table may change
+    assert refused
+    assert all("damaged.beton" in message for message in refused)
+
+
+def _overwrite(file: io.BufferedRandom, place: int, byte: bytes) -> None:
+    file.seek(place)
+    file.write(byte)
+    file.flush()
+
+
 def test_a_missing_file_is_named(splits: dict[str, DataSplit], tmp_path: Path):
     with pytest.raises(UsageError, match=r"none\.beton is missing; make it with `oscbench data convert`"):
         load(replace(splits["jpeg"], beton=tmp_path / "none.beton"), np.arange(N), 4)
