@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.ray]
 SETTINGS = 24
 MOMENTS = 12
 TARGETS = ("driver", "trial", "service", "node")
+TRIAL = "ResourceTrainable"
+"""How Ray names the process of a trial: by the class into which Tune wraps ours."""
 
 
 # --- processes ---------------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def test_killed_service_and_trial_heal_without_help(
     assert kill_one(host.pid, "DistanceService")
     before = len(runs.finished())
     wait_for(lambda: len(runs.finished()) > before)
-    assert kill_one(host.pid, "ServiceTrial")
+    assert kill_one(host.pid, TRIAL)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     pd.testing.assert_frame_equal(runs.table(), undisturbed[0])
@@ -201,7 +203,7 @@ def test_killed_at_any_moment(
     elif target == "node":
         host.tell("drop")
     else:
-        kill_one(host.pid, {"trial": "ServiceTrial", "service": "DistanceService"}[target])
+        kill_one(host.pid, {"trial": TRIAL, "service": "DistanceService"}[target])
     process.communicate(timeout=180)
     if target == "node":
         host.tell("add")
