@@ -198,7 +198,7 @@ class RowShard:
         return probability_of(torch.from_numpy(score)).numpy() if kind == "probability" else score
 
     def class_scores(self, queries: FloatArray, s: int, kind: InclusionKind, empty: float) -> NDArray[np.float64]:
-        """(Q, K) scores of the s-th fitted setting; classes without rows get ``empty``. Torch engine only."""
+        """(Q, K) scores of the s-th fitted setting; ``empty``, below all scores, is that of a class without rows."""
         prepared = self._prepare(queries)
         self._fitted()
         assert isinstance(self.engine, TorchEngine), "class scores are for the reference engine"
