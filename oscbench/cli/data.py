@@ -53,8 +53,8 @@ def demo(
 @data_app.command(
     "convert",
     epilog=examples(
-        "oscbench data convert --protocol 1 --data demo",
-        "oscbench data convert --protocol 2 --data demo --mode raw --processes 2 --json",
+        "oscbench data convert --protocol 2 --data demo",
+        "oscbench data convert --protocol 2 --data demo --mode raw --json",
     ),
 )
 def convert(
@@ -99,7 +99,7 @@ def convert(
 @data_app.command(
     "verify",
     epilog=examples(
-        "oscbench data verify --protocol 1 --data demo",
+        "oscbench data verify --protocol 2 --data demo",
         "oscbench data verify --protocol 2 --data demo --json",
     ),
 )
