@@ -7,11 +7,12 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 
 from oscbench.errors import UsageError
-from oscbench.tuning.proposals import Proposer
+from oscbench.tuning.proposals import Proposer, distribution
 from oscbench.tuning.published import published_best
 from oscbench.tuning.space import Range, SearchSpace, Setting, load_space
 from oscbench.tuning.study import StudyLog, StudyMirror, open_storage
@@ -53,6 +54,14 @@ def test_the_sequence_depends_on_the_seed_alone(search: Any) -> None:
     for order in range(3):
         assert run(Proposer(SPACE, search, 3), 24, random.Random(order), concurrent=order + 1) == first
     assert run(Proposer(SPACE, search, 4), 24) != first
+
+
+def test_the_nth_draw_is_that_of_the_seed_and_n() -> None:
+    proposed = run(Proposer(SPACE, "random", 7), 6)
+    for number, setting in enumerate(proposed):
+        seed = int(np.random.SeedSequence([7, number, 0]).generate_state(1)[0])
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+        assert study.ask({name: distribution(limits) for name, limits in SPACE.ranges.items()}).params == setting
 
 
 def test_no_setting_is_proposed_twice_and_a_small_space_ends() -> None:
