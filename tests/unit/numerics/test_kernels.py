@@ -62,9 +62,7 @@ def grid_fits(tails: np.ndarray, sizes: list[int], multipliers: list[float], ava
     shape, log_scale = np.empty((2, len(tails), len(sizes)))
     constant = np.empty(shape.shape, bool)
     available = [tails.shape[1]] * len(tails) if available is None else available
-    fit_rows(
-        tails, np.array(available), np.array(sizes), np.array(multipliers), order, shape, log_scale, constant
-    )
+    fit_rows(tails, np.array(available), np.array(sizes), np.array(multipliers), order, shape, log_scale, constant)
     return shape, log_scale, constant
 
 

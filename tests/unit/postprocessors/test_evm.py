@@ -1,8 +1,8 @@
 """EVM against the stored outputs of the original code and against the paper's loops.
 
 ``tests/data/evm_golden.npz`` holds small seeded inputs and what the published implementation (Vastlab/vast) returns
-for them in float64: the EVM part of the project's file of golden values, arrays unchanged. ``evm_probs_tail{t}_mult{m}``
-are (Q, 6) probabilities by cosine distance without model reduction, fitted on the rows of ``train_correct``; with
+for them in float64: the EVM part of the project's golden values, arrays unchanged. ``evm_probs_tail{t}_mult{m}`` are
+(Q, 6) probabilities by cosine distance without model reduction, fitted on the rows of ``train_correct``; with
 ``_cover`` they are those of the stored extreme rows; ``weibull_low_class0_…`` are shape, scale and smallest score.
 """
 
