@@ -14,6 +14,7 @@ The caller holds one answer per shard, 16 bytes for each query and setting, unti
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -29,7 +30,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from oscbench.distributed.cluster import resources
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.numerics.distances import Gallery, NeighborSource
+from oscbench.numerics.distances import Gallery, NeighborSource, check_width, prepare_rows
 from oscbench.numerics.inclusion import Grid, InclusionKind, Setting
 from oscbench.numerics.local import LocalSource, Meter
 from oscbench.numerics.neighbors import FitCounts, Winners, combine, row_ranges
@@ -242,6 +243,8 @@ class ShardedSource:
         Grid.of(settings)
         if any(getattr(setting, "cover_threshold", 1.0) < 1.0 for setting in settings):
             raise UsageError("shards do not compute settings with cover_threshold < 1; use a local source for them")
+        check_width(queries, self.gallery.rows.shape[1], "query features")
+        prepare_rows(queries, self.gallery.metric, "query features")  # bad rows are refused before the shards begin
         reference = ray.put(np.asarray(queries))
         answers = self._ask("best", [reference], tuple(settings), score_kind, progress=progress)
         winners = combine([part for part, _ in answers])
@@ -283,6 +286,7 @@ class ShardedSource:
                 try:
                     answers[shard] = ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
+                    _look_at(list(pending))
                     raise error.cause from None
                 except _LOST as error:
                     self._replace(shard, actor, error, len(self.replaced) - losses_before)
@@ -353,6 +357,14 @@ class ShardedSource:
             except _LOST:
                 continue
         return done // len(self.ranges)
+
+
+def _look_at(references: list[Any]) -> None:
+    """Takes the failures of other shards: Ray prints the traceback of each that nobody has asked for."""
+    ready, _ = ray.wait(references, num_returns=len(references), timeout=1.0) if references else ([], [])
+    for reference in ready:
+        with contextlib.suppress(Exception):
+            ray.get(reference)
 
 
 def _watch(actor: Any) -> Any:
