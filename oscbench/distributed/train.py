@@ -15,7 +15,7 @@ import ray.train
 import ray.train.torch
 from ray.train import TrainingFailedError, WorkerGroupError
 
-from oscbench.distributed.cluster import require
+from oscbench.distributed.cluster import require, resources
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.training.epoch_metrics import EpochRow
 from oscbench.training.run import EPOCHS, TrainingJob, read_epochs, run_training
@@ -58,6 +58,8 @@ def train_on_ray(
     """
     require(workers=job.config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    if resources().nodes == 1:  # a watcher of reclaimed nodes would only cost a process here
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     seen = len(read_epochs(job.folder / EPOCHS))
     for failures in range(max_failures + 1):
         error, seen = _attempt(job, share, seen, on_epoch)

@@ -139,8 +139,8 @@ def start_driver(images: Path, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def kill_driver(driver: subprocess.Popen[bytes]) -> None:
-    """kill -9 of the driver alone; the Ray it started must end by itself."""
-    below = descendants(driver.pid)
+    """kill -9 of the driver alone; the Ray it started must end by itself (its agents take a minute or two)."""
+    below = [pid for pid in descendants(driver.pid) if not title(pid).startswith(("ray::Dashboard", "ray::RuntimeEnv"))]
     driver.kill()
     driver.wait()
     wait_until(lambda: not any(map(alive, below)), 30, "the killed driver's Ray to end")
