@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "oscbench extract --protocol 1 --loss softmax",
-            "oscbench extract --protocol 1 --loss eos --data /data/ILSVRC2012 --checkpoint eos_curr.pth",
+            "oscbench extract --protocol 2 --loss all --json",
         )
     )(extract)
 

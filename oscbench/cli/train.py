@@ -17,7 +17,6 @@ from oscbench.cli.common import (
     ProtocolOption,
     RunsOption,
     SeedOption,
-    YesOption,
     examples,
     print_json,
 )
@@ -51,7 +50,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "oscbench train --protocol 1 --loss eos",
-            "oscbench train --protocol 2 --loss all --data /data/ILSVRC2012 --num-workers 8 --gpus-per-worker 1",
+            "oscbench train --protocol 2 --loss all --num-workers 2 --cpus-per-worker 1 --epochs 4",
         )
     )(train)
 
@@ -118,7 +117,6 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume/--restart", help="Go on with an interrupted training, or start anew.")
     ] = True,
-    yes: YesOption = False,
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -163,7 +161,6 @@ def train(
             cpus_per_worker=cpus_per_worker,
             gpus_per_worker=gpus_per_worker,
             loader=loader,
-            yes=yes,
             resume=resume,
             tensorboard=tensorboard,
             on_epoch=_epoch_printer(),
