@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oscbench.numerics.distances import Gallery
-from oscbench.numerics.inclusion import Grid, InclusionKind
+from oscbench.numerics.inclusion import LOG_SCORE_OF_ONE, Grid, InclusionKind
 from oscbench.numerics.local import LocalSource, plan_memory
 from oscbench.numerics.neighbors import RowShard, combine, row_ranges
 
@@ -121,6 +121,21 @@ def test_best_is_the_maximum_of_class_scores(kind: InclusionKind) -> None:
         scores = shard.class_scores(QUERIES, s, kind, -1e300)
         np.testing.assert_array_equal(scores.argmax(axis=1), label[:, s])
         np.testing.assert_array_equal(scores.max(axis=1), score[:, s])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_classes_of_probability_one_tie_and_the_lowest_wins(engine: str) -> None:
+    smooth = [Setting(7, 3.0), Setting(30, 5.0)]
+    shard = RowShard(GALLERY, precision="float64")
+    shard.fit(smooth)
+    label, score = LocalSource(GALLERY, **ENGINES[engine]).best(QUERIES, smooth, score_kind="probability")
+    for s in range(len(smooth)):
+        log = shard.class_scores(QUERIES, s, "log", -1e300)
+        sure = (np.abs(log - LOG_SCORE_OF_ONE) > 0.01).all(axis=1)
+        tied = sure & ((log > LOG_SCORE_OF_ONE).sum(axis=1) > 1)
+        assert (log.argmax(axis=1) != label[:, s])[tied].any()
+        np.testing.assert_array_equal(label[tied, s], (log > LOG_SCORE_OF_ONE).argmax(axis=1)[tied])
+        assert (score[tied, s] == 1.0).all()
 
 
 def test_tails_ascend_and_leave_out_the_own_class() -> None:
