@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from oscbench.tuning.search import Search
     from oscbench.tuning.space import SearchSpace
 
-PUBLISHED_LOSSES = ("softmax", "garbage", "eos")
-"""What ``--loss all`` stands for."""
-
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
@@ -148,6 +145,7 @@ def parse_duration(text: str) -> float:
 
 def parse_losses(text: str) -> tuple[str, ...]:
     """Registered losses of ``eos``, ``softmax,eos`` or ``all``."""
+    from oscbench.cli.train import PUBLISHED_LOSSES
     from oscbench.losses import LOSSES
 
     names = PUBLISHED_LOSSES if text == "all" else tuple(part.strip() for part in text.split(","))

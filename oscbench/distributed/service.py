@@ -8,6 +8,7 @@ Every process that holds a handle of an actor imports the module of its class, s
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -18,12 +19,15 @@ import ray
 from oscbench.errors import OscbenchError
 
 if TYPE_CHECKING:
+    from oscbench.numerics.distances import Gallery, NeighborSource
     from oscbench.tuning.objective import Outcome
     from oscbench.tuning.space import Setting
 
+logger = logging.getLogger(__name__)
+
 SERVICE_CPUS = 0.5
-"""The least the service reserves. It reserves one CPU where there is one, so that two searches fit into two, and
-computes with as many threads as its node has CPUs free when it starts."""
+"""What the service reserves; little, so that shards of a distance source find room beside it and two searches fit into
+two CPUs. It computes with as many threads as its node has CPUs free when it starts."""
 
 TRIAL_CPUS = 0.02
 """A trial only waits for the service's answer."""
@@ -89,12 +93,25 @@ class DistanceService:
         with self._starting:
             if self._pending is None:
                 train, validation = ray.get([features["train"], features["val"]])
-                self._pending = PendingSettings(Objective(self._algorithm, train, validation, **self._options))
+                objective = Objective(self._algorithm, train, validation, **self._options, make_source=_source_for)
+                self._pending = PendingSettings(objective)
         return self._pending.ask(setting)
 
     def passes(self) -> list[int]:
         """How many settings each pass had."""
         return list(self._pending.passes) if self._pending is not None else []
+
+
+def _source_for(gallery: Gallery) -> NeighborSource:
+    """Shards where the cluster has room for several, else this process."""
+    from oscbench.distributed.distance_shards import open_source
+    from oscbench.numerics.local import LocalSource
+
+    try:
+        return open_source(gallery)
+    except OscbenchError as error:  # somebody else was faster: the answer is the same, it only takes longer
+        logger.warning("computing without shards: %s", error)
+        return LocalSource(gallery)
 
 
 def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> Any:
@@ -108,10 +125,10 @@ def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> A
     Returns:
         The actor's handle. It restarts a few times when its process dies; calls in flight are then repeated.
     """
-    cpus, threads, gpus = _node_share(callers)
+    free = [node.get("CPU", 0.0) for node in ray._private.state.available_resources_per_node().values()]
+    threads = max(1, math.floor(max(free, default=0.0)))
     actor = ray.remote(DistanceService).options(
-        num_cpus=cpus,
-        num_gpus=gpus,
+        num_cpus=SERVICE_CPUS,
         max_concurrency=callers + 2,
         max_restarts=RESTARTS,
         max_task_retries=RESTARTS,
@@ -123,15 +140,7 @@ def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> A
     except ray.exceptions.GetTimeoutError as error:
         ray.kill(service)
         raise OscbenchError(
-            f"the distance service did not start within {READY_SECONDS:.0f} s: no node has {cpus:g} CPU free "
+            f"the distance service did not start within {READY_SECONDS:.0f} s: no node has {SERVICE_CPUS:g} CPU free "
             f"(`ray status` shows who holds them)"
         ) from error
     return service
-
-
-def _node_share(callers: int) -> tuple[float, int, int]:
-    """CPUs to reserve, threads and GPUs for the service, by what the freest node has; the trials need their share."""
-    nodes = list(ray._private.state.available_resources_per_node().values())
-    most = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
-    cpus = max(SERVICE_CPUS, min(1.0, math.floor(10 * (most - callers * TRIAL_CPUS)) / 10))
-    return cpus, max(1, math.floor(most)), int(any(node.get("GPU", 0) >= 1 for node in nodes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self, get_args
 
@@ -144,18 +144,25 @@ class Evm:
         return label, score
 
     @classmethod
-    def open_source(cls, train: FeatureSet, settings: Sequence[EvmParams]) -> NeighborSource | None:
+    def open_source(
+        cls,
+        train: FeatureSet,
+        settings: Sequence[EvmParams],
+        make_source: Callable[[Gallery], NeighborSource] = LocalSource,
+    ) -> NeighborSource | None:
         """A source for many calls of ``best_of_settings`` with settings like these: their tails are computed once.
 
-        ``None`` where the settings need different galleries, which one source cannot serve.
+        Args:
+            train: Rows to fit on.
+            settings: Between these all settings lie; ``None`` is returned where they need different galleries.
+            make_source: Who computes; default: this process.
         """
         if len({(params.metric, params.negatives) for params in settings}) != 1:
             return None
+        longest = max(settings, key=lambda params: params.tail_size)
         with _usage_errors():
-            source = LocalSource(cls.gallery(train, settings[0]))
-            longest = min(max(params.tail_size for params in settings), int(source.gallery.available.max()))
-            for shard in source.shards:
-                shard.tails(longest)
+            source = make_source(cls.gallery(train, longest))
+            source.best(train.embedding[:1], [longest])  # a source keeps the longest tails it was asked for
         return source
 
     @staticmethod

@@ -44,6 +44,7 @@ class Objective:
         score_kind: Kind of score.
         expected: Settings between which all others lie. A method with ``open_source(train, settings)`` then keeps
             what they share, for EVM the distances of its tails, from one call to the next.
+        make_source: Who computes for such a method; default: this process.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Objective:
         rule: CcrRule = "inclusive",
         score_kind: ScoreKind = "log",
         expected: Sequence[Setting] = (),
+        make_source: Callable[..., Any] | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._train = train
@@ -66,7 +68,8 @@ class Objective:
         self._source: Any = None
         self._open_source: Callable[[], Any] | None = None
         if expected and hasattr(entry.value, "open_source"):
-            self._open_source = partial(entry.value.open_source, train, self._records(expected))
+            who = {} if make_source is None else {"make_source": make_source}
+            self._open_source = partial(entry.value.open_source, train, self._records(expected), **who)
 
     def __call__(self, settings: Sequence[Setting]) -> list[Outcome]:
         """The outcome of each setting, in order; a setting that fails does not take the others with it."""

@@ -14,6 +14,7 @@ import pytest
 import ray
 from feature_factory import make_features
 
+from oscbench.distributed.distance_shards import ShardedSource
 from oscbench.distributed.service import start_service
 from oscbench.distributed.tune import run_search, wait_for_cpu
 from oscbench.errors import OscbenchError
@@ -21,7 +22,7 @@ from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.rundir import RunDir
 from oscbench.tuning.objective import Objective
 from oscbench.tuning.search import Search, SearchRun
-from oscbench.tuning.space import load_space
+from oscbench.tuning.space import complete_setting, load_space
 from oscbench.tuning.study import open_storage
 from oscbench.tuning.trials import RATES, read_trials
 
@@ -117,6 +118,27 @@ def test_one_pass_answers_all_who_wait() -> None:
     alone = Objective("openmax", TRAIN, VAL)
     for setting, answer in zip(settings, answers, strict=True):
         assert [answer[name] for name in RATES] == [alone([setting])[0][name] for name in RATES]
+
+
+def test_shards_give_the_rows_of_one_process() -> None:
+    evm = POSTPROCESSORS.info("evm").params
+    space = load_space("evm", evm, overrides=("tail_size=5,20,60", "distance_multiplier=0.3,0.9"))
+    settings = [complete_setting(setting, evm, "grid") for setting in space.settings()]
+    sources = []
+
+    def two_shards(gallery: Any) -> ShardedSource:
+        sources.append(ShardedSource(gallery, 2, cpus_per_shard=0.5))
+        return sources[0]
+
+    try:
+        sharded = Objective("evm", TRAIN, VAL, expected=settings, make_source=two_shards)
+        answers = [sharded([setting])[0] for setting in settings[:2]] + sharded(settings[2:])
+    finally:
+        for source in sources:
+            source.close()
+    assert len(sources) == 1
+    alone = Objective("evm", TRAIN, VAL)(settings)
+    assert [[a[name] for name in RATES] for a in answers] == [[a[name] for name in RATES] for a in alone]
 
 
 def test_trial_processes_import_nothing_heavy() -> None:
