@@ -25,10 +25,11 @@ from typing import Any, Final
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from oscbench.distributed.cluster import resources
+from oscbench.distributed.shard_places import Bundle, plan_bundles, reserve
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.numerics.distances import Gallery, NeighborSource, check_width, prepare_rows
 from oscbench.numerics.inclusion import Grid, InclusionKind, Setting
@@ -45,7 +46,6 @@ MAX_LOSSES: Final = 5
 POLL_SECONDS: Final = 0.25
 
 Rows = tuple[int, int]
-Bundle = dict[str, float]
 
 _LOST: Final = (
     ray.exceptions.RayActorError,
@@ -205,20 +205,17 @@ class ShardedSource:
         self.gallery, self.counts = gallery, FitCounts()
         self.replaced: list[int] = []
         self.ranges: list[Rows] = row_ranges(len(gallery), len(bundles))
-        self._bundles = bundles[: len(self.ranges)]
+        self._bundles: list[Bundle] = bundles[: len(self.ranges)]
         self._options = options | {"device": device or ("cuda" if "GPU" in bundles[0] else "cpu")}
         self._home = list(range(len(self.ranges)))
         self._actors: list[Any] = []
         started = time.perf_counter()
-        self._group = _reserve(self._bundles, start_seconds)
+        self._group = reserve(self._bundles, start_seconds)
+        reserved = time.perf_counter()
         try:
             self._gallery_ref = ray.put(gallery)
-            self.put_seconds = time.perf_counter() - started
-            self._actors = [self._start(place) for place in range(len(self._bundles))]
-            ray.get([actor.work.remote() for actor in self._actors], timeout=start_seconds)
-        except ray.exceptions.GetTimeoutError as error:
-            self.close()
-            raise OscbenchError(f"the shards did not start within {start_seconds:.0f} s") from error
+            self.put_seconds = time.perf_counter() - reserved
+            self._start_all(start_seconds)
         except BaseException:
             self.close()
             raise
@@ -263,6 +260,15 @@ class ShardedSource:
                 ray.kill(actor)
             remove_placement_group(self._group)
         self._actors, self._gallery_ref = [], None
+
+    def _start_all(self, seconds: float) -> None:
+        self._actors = [self._start(place) for place in range(len(self._bundles))]
+        try:
+            ray.get([_watch(actor) for actor in self._actors], timeout=seconds)
+        except ray.exceptions.GetTimeoutError as error:
+            raise OscbenchError(f"the shards have places but did not start within {seconds:.0f} s") from error
+        except ray.exceptions.RayActorError as error:
+            raise OscbenchError(f"a shard died while it started: {_first_line(error)}") from error
 
     def _start(self, place: int) -> Any:
         bundle = self._bundles[place]
@@ -310,10 +316,9 @@ class ShardedSource:
         ray.kill(lost)  # it may only be out of reach, and must not hold the place
         if losses >= MAX_LOSSES:
             first, last = self.ranges[shard]
-            reason = str(error).strip().splitlines()[0]
             raise OscbenchError(
                 f"shard {shard} (rows {first}..{last}) was lost, after {losses} others during the same question; "
-                f"memory_budget lowers what each needs ({reason})"
+                f"memory_budget lowers what each needs ({_first_line(error)})"
             ) from error
         self._actors[place] = self._start(place)
         if not self._is_up(self._actors[place]):
@@ -321,7 +326,7 @@ class ShardedSource:
 
     def _is_up(self, actor: Any) -> bool:
         """Waits for a new actor as long as its place exists."""
-        answer = actor.work.remote()
+        answer = _watch(actor)
         now = time.monotonic()
         end, had_room = now + START_SECONDS, now
         while (now := time.monotonic()) < end and now - had_room < NO_ROOM_SECONDS:
@@ -367,66 +372,9 @@ def _look_at(references: list[Any]) -> None:
             ray.get(reference)
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
 def _watch(actor: Any) -> Any:
     return actor.work.options(concurrency_group="watch").remote()
-
-
-def plan_bundles(n_shards: int | None, cpus_per_shard: float | None, device: str | None) -> list[Bundle]:
-    """What each shard asks of Ray; raises where the cluster could never give it."""
-    if n_shards is not None and n_shards < 1:
-        raise UsageError(f"n_shards must be >= 1, got {n_shards}")
-    if cpus_per_shard is not None and not cpus_per_shard > 0:
-        raise UsageError(f"cpus_per_shard must be > 0, got {cpus_per_shard}")
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = int(sum(node.get("GPU", 0) for node in nodes))
-    if gpus and device != "cpu":
-        bundles: list[Bundle] = [{"GPU": 1.0, "CPU": cpus_per_shard or 1.0}] * (n_shards or gpus)
-    elif n_shards is None and cpus_per_shard is None:
-        free = ray._private.state.available_resources_per_node().values()
-        return [{"CPU": float(math.floor(node["CPU"]))} for node in free if node.get("CPU", 0) >= 1] or [{"CPU": 1.0}]
-    else:
-        cpus = [node.get("CPU", 0.0) for node in nodes]
-        share = cpus_per_shard or _largest_share(cpus, n_shards or 1)
-        bundles = [{"CPU": share}] * (n_shards or max(1, sum(int(node / share) for node in cpus)))
-    _refuse_too_many(bundles, nodes)
-    return bundles
-
-
-def _largest_share(cpus: Sequence[float], n_shards: int) -> float:
-    """The most CPUs that each of ``n_shards`` can have on nodes with so many; whole ones where there are enough.
-
-    >>> _largest_share([4, 2], 2), _largest_share([2], 3)
-    (2.0, 0.6666)
-    """
-    candidates = sorted((node / parts for node in cpus if node for parts in range(1, n_shards + 1)), reverse=True)
-    fitting = (share for share in candidates if sum(int(node / share + 1e-9) for node in cpus) >= n_shards)
-    share = next(fitting, 1.0)
-    return float(math.floor(share)) if share >= 1 else math.floor(share * 10_000) / 10_000  # Ray counts to 1e-4
-
-
-def _refuse_too_many(bundles: Sequence[Bundle], nodes: Sequence[dict[str, float]]) -> None:
-    bundle = bundles[0]
-    fitting = sum(min(int(node.get(name, 0.0) / need) for name, need in bundle.items()) for node in nodes)
-    if len(bundles) > fitting:
-        raise UsageError(
-            f"{_describe(bundles)} do not fit into {resources()}, at most {fitting} such shards do; "
-            "ask for fewer shards or less for each, or join a larger cluster"
-        )
-
-
-def _reserve(bundles: list[Bundle], seconds: float) -> Any:
-    """A placement group over as many nodes as possible, ready; raises when others hold the resources."""
-    group = placement_group(bundles, strategy="SPREAD")
-    if not group.wait(seconds):
-        remove_placement_group(group)
-        free = ray.available_resources()
-        raise OscbenchError(
-            f"{_describe(bundles)} found no room within {seconds:.0f} s: free are {free.get('CPU', 0):g} CPUs and "
-            f"{free.get('GPU', 0):g} GPUs of {resources()} (`ray status` shows who holds the rest)"
-        )
-    return group
-
-
-def _describe(bundles: Sequence[Bundle]) -> str:
-    each = " and ".join(f"{need:g} {name}" for name, need in bundles[0].items())
-    return f"{len(bundles)} shard{'s' if len(bundles) > 1 else ''} with {each} each"

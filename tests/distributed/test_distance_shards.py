@@ -21,7 +21,8 @@ import ray
 from ray.util import placement_group_table
 
 from oscbench.distributed import distance_shards
-from oscbench.distributed.distance_shards import ShardedSource, ShardWork, _largest_share, open_source
+from oscbench.distributed.distance_shards import ShardedSource, ShardWork, open_source
+from oscbench.distributed.shard_places import _largest_share
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.numerics.distances import Gallery, NeighborSource
 from oscbench.numerics.local import LocalSource
