@@ -102,11 +102,10 @@ class RowShard:
         self.engine: CpuEngine | TorchEngine
         if precision == "float32" and device == "cpu" and compiled:
             self.engine = CpuEngine(gallery, start, stop, prune=prune)
-            self.threads = threads or len(os.sched_getaffinity(0))
         else:
             dtype = torch.float32 if precision == "float32" else torch.float64
             self.engine = TorchEngine(gallery, start, stop, dtype=dtype, device=device)
-            self.threads = 1
+        self.threads = (threads or len(os.sched_getaffinity(0))) if device == "cpu" else 1
         self.fits: InclusionFits | None = None
         self._tails: NDArray[Any] | None = None
 
@@ -201,12 +200,14 @@ class RowShard:
         """(Q, K) scores of the s-th fitted setting; ``empty``, below all scores, is that of a class without rows."""
         prepared = self._prepare(queries)
         self._fitted()
-        assert isinstance(self.engine, TorchEngine), "class scores are for the reference engine"
-        step = self.engine.query_tile
-        blocks = [
-            self.engine.class_scores(prepared[i : i + step], s, kind, empty) for i in range(0, len(prepared), step)
-        ]
-        return np.concatenate(blocks)
+        engine, scores = self.engine, np.empty((len(prepared), self.gallery.n_classes))
+        assert isinstance(engine, TorchEngine), "class scores are for the reference engine"
+
+        def block(tile: tuple[int, int]) -> None:
+            scores[slice(*tile)] = engine.class_scores(prepared[slice(*tile)], s, kind, empty)
+
+        self._run(block, list(tiles(0, len(prepared), engine.query_tile, len(prepared))), None)
+        return scores
 
     def __len__(self) -> int:
         return self.stop - self.start
