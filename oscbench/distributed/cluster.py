@@ -17,8 +17,9 @@ from oscbench.errors import OscbenchError, UsageError
 
 CONNECT_SECONDS = 4.0
 """How long a head node may take to accept a connection."""
-HEALTH_SECONDS = 14.0
+ANSWER_SECONDS = 15.0
 """How long it may take to answer as Ray; Ray itself would wait for minutes."""
+_JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _join(address: str) -> None:
             socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
         except OSError as error:
             raise OscbenchError(f"no Ray cluster answers at {address} ({error}); {way_out}") from error
-        if not address.startswith("ray://") and not _is_healthy(f"{host}:{port}"):
+        if not address.startswith("ray://") and not _answers(f"{host}:{port}"):
             raise OscbenchError(f"{address} accepts connections but does not answer as a Ray cluster; {way_out}")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -74,11 +75,11 @@ def _join(address: str) -> None:
         raise OscbenchError(f"cannot join the Ray cluster at {address} ({error}); {way_out}") from error
 
 
-def _is_healthy(address: str) -> bool:
-    """Asks in a process of its own: Ray's client neither takes a time limit nor can it be interrupted."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+def _answers(address: str) -> bool:
+    """Joins in a process of its own first: Ray's client neither takes a time limit nor can it be interrupted."""
+    command = [sys.executable, "-c", _JOIN, address]
     try:
-        return subprocess.run(command, capture_output=True, timeout=HEALTH_SECONDS, check=False).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=ANSWER_SECONDS, check=False).returncode == 0
     except subprocess.TimeoutExpired:
         return False
 

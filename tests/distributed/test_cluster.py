@@ -1,0 +1,46 @@
+"""Joining Ray: whatever does not answer is named within seconds."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from oscbench.distributed import cluster
+from oscbench.errors import OscbenchError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:1", r"no Ray cluster answers at 127.0.0.1:1 .*refused.*ray start --head"),
+        ("nohost.invalid:6379", r"no Ray cluster answers at nohost.invalid:6379"),
+        ("ray://127.0.0.1:1", r"no Ray cluster answers at ray://127.0.0.1:1"),
+    ],
+)
+def test_an_address_without_a_cluster_is_named(address: str, words: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(OscbenchError, match=words):
+        cluster._join(address)
+    assert time.monotonic() - started < 20
+
+
+def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'head' is not host:port"):
+        cluster._join("head")
+
+
+def test_a_port_that_is_not_ray_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(OscbenchError, match=f"{address} accepts connections but does not answer as a Ray"):
+            cluster._join(address)
+
+
+@pytest.mark.ray
+def test_a_running_cluster_answers(ray_session: None) -> None:
+    import ray
+
+    assert cluster._answers(ray.get_runtime_context().gcs_address)
