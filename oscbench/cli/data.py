@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 @data_app.command(
     "demo",
     epilog=examples(
-        "oscbench data demo --out demo-data --per-class 40 --test-per-class 10",
-        "oscbench data demo --out demo-data --protocol all --size 72 --seed 0",
+        "oscbench data demo --out demo-data",
+        "oscbench data demo --out small --protocol 2 --per-class 5 --test-per-class 2",
     ),
 )
 def demo(

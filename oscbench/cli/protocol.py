@@ -55,8 +55,8 @@ def show(protocol: ProtocolArgument, json: JsonOption = False) -> None:
 @protocol_app.command(
     "export",
     epilog=examples(
-        "oscbench protocol export --protocol 1 --data ILSVRC2012 --out protocols",
-        "oscbench protocol export --protocol 3 --data demo-data --out protocols --seed 7",
+        "oscbench protocol export --protocol 1 --data demo-data --out tables",
+        "oscbench protocol export --data demo-data --out tables-7 --seed 7",
     ),
 )
 def export(
@@ -108,8 +108,8 @@ def build(
 @protocol_app.command(
     "verify",
     epilog=examples(
-        "oscbench protocol verify --protocol 1 --data ILSVRC2012",
-        "oscbench protocol verify --protocol 3 --data ILSVRC2012 --json",
+        "oscbench protocol verify --protocol 1 --data demo-data",
+        "oscbench protocol verify --protocol 1 --data demo-data --json",
     ),
 )
 def verify(data: FolderOption, protocol: ProtocolOption = "1", json: JsonOption = False) -> None:
