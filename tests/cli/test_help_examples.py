@@ -60,7 +60,7 @@ def test_help_ends_with_two_examples(words: tuple[str, ...]):
 def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a user works who has drawn the demo images, few of them."""
     folder = tmp_path_factory.mktemp("user")
-    drawn = oscbench("data", "demo", "--out", "demo-data", "--per-class", "2", "--test-per-class", "1", cwd=folder)
+    drawn = oscbench("data", "demo", "--out", "demo-data", "--per-class", "5", "--test-per-class", "1", cwd=folder)
     assert drawn.returncode == 0, drawn.stderr
     return folder
 
