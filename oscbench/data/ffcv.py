@@ -64,6 +64,7 @@ with kept_thread_counts():
         get_metadata_type,
     )
 
+_decode_jpeg = Compiler.compile(imdecode)  # once per process, however many loaders use it
 JPEG, RAW = int(IMAGE_MODES["jpg"]), int(IMAGE_MODES["raw"])
 _FIELDS = {"image": RGBImageField, "label": IntField, "id": IntField}
 _METADATA = get_metadata_type([field() for field in _FIELDS.values()])
@@ -290,7 +291,6 @@ class _CropDecoder(SimpleRGBImageDecoder):  # type: ignore[misc]
 
     def _make_code(self) -> Callable[..., Any]:
         read, parallel_range, jpeg = self.memory_read, Compiler.get_iterator(), JPEG
-        decode_jpeg = Compiler.compile(imdecode)
         store = _pixel_store(self.crop) if self.table is None else _float_store(self.crop, self.table)
 
         def decode(plan, buffers, metadata, storage_state):  # type: ignore[no-untyped-def]
@@ -303,7 +303,7 @@ class _CropDecoder(SimpleRGBImageDecoder):  # type: ignore[misc]
                 status[k] = 0
                 if field["mode"] == jpeg:
                     image = np.empty((height, width, 3), np.uint8)
-                    status[k] = decode_jpeg(data, image, height, width, height, width, 0, 0, 1, 1, False, False)
+                    status[k] = _decode_jpeg(data, image, height, width, height, width, 0, 0, 1, 1, False, False)
                 else:
                     image = data.reshape(height, width, 3)
                 first, step = (left + crop_end, -1) if flip else (left, 1)
