@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from oscbench.numerics import kernels
-from oscbench.numerics.distances import COLUMN_TILE, Gallery, distance_tile, left_factor, right_factor, tiles
+from oscbench.numerics.distances import COLUMN_TILE, Gallery, distance_tile, left_factor, narrowed, right_factor, tiles
 from oscbench.numerics.inclusion import LOG_SCORE_OF_ONE, X_FLOOR, Grid, InclusionFits, InclusionKind
 from oscbench.numerics.kernels import CHUNK
 
@@ -29,14 +29,14 @@ class CpuEngine:
 
     def __init__(self, gallery: Gallery, start: int, stop: int, *, prune: bool = True) -> None:
         self.gallery, self.start, self.stop, self.prune = gallery, start, stop, prune
-        self.right = torch.from_numpy(right_factor(gallery.rows, gallery.metric).astype(np.float32))
+        self.right = torch.from_numpy(narrowed(right_factor(gallery.rows, gallery.metric)))
         self._available, self._class_starts = gallery.available, gallery.class_starts
         self._packed: _Packed | None = None
         self._local = threading.local()
 
     def tails(self, first: int, last: int, k: int) -> NDArray[np.float32]:
         """(last - first, k) ascending distances to other classes, infinite where a row has fewer than k."""
-        left = torch.from_numpy(left_factor(self.gallery.rows[first:last], self.gallery.metric).astype(np.float32))
+        left = torch.from_numpy(narrowed(left_factor(self.gallery.rows[first:last], self.gallery.metric)))
         limit = self._sampled_limit(left, first, last, k)
         tails = self._collect(left, first, last, k, limit)
         short = tails[:, -1] == np.inf
@@ -94,7 +94,7 @@ class CpuEngine:
         packed = self._packed
         assert packed is not None, "load comes before best"
         n, n_rows = len(queries), self.stop - self.start
-        left = torch.from_numpy(left_factor(queries, self.gallery.metric).astype(np.float32))
+        left = torch.from_numpy(narrowed(left_factor(queries, self.gallery.metric)))
         distances = self._buffer("distances", n, -(-n_rows // CHUNK) * CHUNK)
         distances[:, n_rows:] = 0.0
         for begin, end in tiles(self.start, self.stop, COLUMN_TILE, len(self.right)):

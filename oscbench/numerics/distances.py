@@ -160,6 +160,15 @@ def right_factor(rows: NDArray[np.float64], metric: Metric) -> NDArray[np.float6
     return np.hstack([rows, one, np.einsum("nd,nd->n", rows, rows)[:, None]])
 
 
+def narrowed(factor: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The factor in float32, refused when a value does not fit."""
+    with np.errstate(over="ignore"):
+        out = factor.astype(np.float32)
+    too_large: NDArray[np.bool_] = np.logical_not(np.isfinite(out)).any(axis=1)
+    _refuse(too_large, "features", "is too large for float32 distances; scale the features down")
+    return out
+
+
 def distance_tile(
     left: torch.Tensor, right: torch.Tensor, metric: Metric, out: torch.Tensor | None = None
 ) -> torch.Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -108,12 +108,11 @@ class InclusionFits:
         return radii
 
 
-def fit_inclusion(tails: Any, available: NDArray[np.int64], grid: Grid, out: InclusionFits) -> None:
-    """Fits (n, k) ascending tails for all settings in float64, into ``out``.
+def fit_inclusion(tails: torch.Tensor, available: NDArray[np.int64], grid: Grid, out: InclusionFits) -> None:
+    """Fits (n, k) ascending tails for all settings in float64 on the tails' device, into ``out``.
 
     A tail longer than the row has distances (``available``) is clipped to those.
     """
-    tails = torch.as_tensor(tails)
     for s, (size, kappa) in enumerate(zip(grid.tail_sizes, grid.multipliers, strict=True)):
         clipped = np.minimum(size, available)
         for t in np.unique(clipped):

@@ -289,7 +289,7 @@ def _improve(value: Any, scores: Any, first: int, ceiling: Any, best: Any, row: 
     if value < best[q, s]:
         return
     i = 0
-    while scores[i] < value:
+    while i < CHUNK - 1 and scores[i] < value:
         i += 1
     if value > best[q, s] or first + i < row[q, s]:
         best[q, s], row[q, s] = value, first + i

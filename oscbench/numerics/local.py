@@ -128,6 +128,7 @@ class LocalSource:
             budget=self.memory_budget,
             threads=self.shards[0].threads,
             query_tile=self.shards[0].engine.query_tile,
+            item_bytes=np.dtype(self.shards[0].engine.key_type).itemsize,
         )
 
     def close(self) -> None:
@@ -153,8 +154,12 @@ def plan_memory(
     threads: int,
     query_tile: int,
     n_rows: int | None = None,
+    item_bytes: int = 4,
 ) -> MemoryPlan:
     """The fastest plan within ``budget`` bytes, for all rows of the gallery or for ``n_rows`` of them.
+
+    Counted are the gallery and its factors, tiles of every thread, tails, fits and answers, not the interpreter and
+    its libraries.
 
     Fewer settings per pass cost their share of the query distances again, dropped tails all of the training distances,
     so tails are kept as long as eight settings (or all) fit beside them.
@@ -164,9 +169,9 @@ def plan_memory(
     """
     n, (total, width) = n_rows or len(gallery), gallery.rows.shape
     k = int(min(grid.tail_sizes.max(), gallery.available.max()))
-    tiles = 4 * (ROW_TILE * (COLUMN_TILE + 2 * (2 * k + COLUMN_TILE // 4)) + query_tile * (n + COLUMN_TILE))
-    fixed = 12 * total * width + 8 * n_queries * width + threads * tiles
-    tails, each = 4 * n * k, n * _FIT_BYTES
+    tiles = item_bytes * (ROW_TILE * (COLUMN_TILE + 2 * (2 * k + COLUMN_TILE // 4)) + query_tile * (n + COLUMN_TILE))
+    fixed = (8 + 2 * item_bytes) * total * width + 8 * n_queries * width + threads * tiles
+    tails, each = item_bytes * n * k, n * _FIT_BYTES
     answers = 2 * len(grid) * n_queries * _ANSWER_BYTES
     if budget is None:
         return MemoryPlan(True, len(grid), fixed + answers + tails + len(grid) * each)

@@ -52,7 +52,7 @@ class TorchEngine:
 
     def fit(self, tails: NDArray[Any], available: NDArray[np.int64], grid: Grid, out: InclusionFits) -> None:
         """Fits (n, k) tails for all settings into ``out``."""
-        fit_inclusion(tails, available, grid, out)
+        fit_inclusion(torch.as_tensor(tails, device=self.device), available, grid, out)
 
     def load(self, fits: InclusionFits) -> None:
         """Takes over the fits of all rows of the shard for scoring."""

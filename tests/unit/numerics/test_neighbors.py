@@ -262,6 +262,17 @@ def test_bad_questions_are_refused(queries: np.ndarray, picked: list[Setting], m
         LocalSource(GALLERY).best(queries, picked)
 
 
+def test_features_beyond_float32_are_refused() -> None:
+    rows = 1e20 * ROWS.astype(np.float64)
+    gallery = Gallery.build(rows, LABELS, 6, metric="euclidean")
+    with pytest.raises(ValueError, match="row 0 is too large for float32 distances"):
+        LocalSource(gallery).best(QUERIES, SETTINGS)
+    label, score = LocalSource(gallery, precision="float64").best(rows[:5], SETTINGS)
+    assert np.isfinite(score).all()
+    with pytest.raises(ValueError, match="row 0 is too large for float32 distances"):
+        LocalSource(Gallery.build(ROWS, LABELS, 6, metric="euclidean")).best(rows, SETTINGS)
+
+
 def test_bad_shards_are_refused() -> None:
     with pytest.raises(ValueError, match=r"rows 5..5 are not a part of 0..400"):
         RowShard(GALLERY, 5, 5)
