@@ -164,7 +164,7 @@ def narrowed(factor: NDArray[np.float64]) -> NDArray[np.float32]:
     """The factor in float32, refused when a value does not fit."""
     with np.errstate(over="ignore"):
         out = factor.astype(np.float32)
-    too_large: NDArray[np.bool_] = np.logical_not(np.isfinite(out)).any(axis=1)
+    too_large = np.asarray(~np.isfinite(out).all(axis=1))
     _refuse(too_large, "features", "is too large for float32 distances; scale the features down")
     return out
 
