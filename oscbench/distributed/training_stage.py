@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import shutil
 import time
 from pathlib import Path
 
 from oscbench.artifacts import META, Meta, exclusive_lock
 from oscbench.config import fingerprint, sha256_file
 from oscbench.data.loading import DataSplit
-from oscbench.distributed.cluster import connect
+from oscbench.distributed.cluster import connect, require
 from oscbench.distributed.estimate import training_seconds
 from oscbench.distributed.execution import ASK_ABOVE_SECONDS, Execution
 from oscbench.distributed.train import WorkerShare, train_on_ray
@@ -75,28 +74,21 @@ def ensure_training(
         config = _begun_on(folder, samples) or default_config(workspace, loss=loss, seed=seed)
     config = dataclasses.replace(config, init=sha256_file(init) if init is not None else config.init)
     job = _job(workspace, folder, config, init, samples, execution)
-    if (folder / META).exists() and Meta.read(folder, "train").fingerprint == job.fingerprint:
+    if execution.resume and (folder / META).exists() and Meta.read(folder, "train").fingerprint == job.fingerprint:
         logger.info("training: re-using %s", folder)
         return Meta.read(folder, "train")
     with exclusive_lock(folder.parent / ".train.lock", f"the training {folder}"):
-        _make_room(folder, job.fingerprint, resume=execution.resume)
-        return _train(job, config, workspace, samples, execution, implied=implied)
+        return _train(job, workspace, samples, execution, implied=implied)
 
 
-def _train(
-    job: TrainingJob,
-    config: TrainConfig,
-    workspace: Workspace,
-    samples: Meta,
-    execution: Execution,
-    *,
-    implied: bool,
-) -> Meta:
-    started = time.monotonic()
+def _train(job: TrainingJob, workspace: Workspace, samples: Meta, execution: Execution, *, implied: bool) -> Meta:
+    started, config = time.monotonic(), job.config
     with connect(execution.address) as have:
         share = execution.training_share(have, config.workers)
         job = dataclasses.replace(job, threads=share.cpus)
         _announce(job, share, training_seconds(job, share), needs_yes=implied and not execution.yes)
+        require(workers=config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
+        _make_room(job, resume=execution.resume)
         try:
             rows = train_on_ray(job, share, on_epoch=execution.on_epoch)
         except KeyboardInterrupt:
@@ -108,7 +100,7 @@ def _train(
         "train",
         config={"data": workspace.run.data, "protocol": workspace.protocol.slug, **config.as_dict()},
         result_config=config.as_dict(),
-        inputs=_inputs(workspace, samples),
+        inputs=_inputs(workspace, samples, job.loader),
         seed=config.seed,
         n_known=workspace.protocol.n_known,
         n_outputs=LOSSES.get(config.loss).n_outputs(workspace.protocol.n_known),
@@ -137,7 +129,7 @@ def _job(
         val=everywhere(data_split(workspace, "val")),
         n_known=workspace.protocol.n_known,
         what=what,
-        fingerprint=fingerprint("train", config.as_dict(), _inputs(workspace, samples)),
+        fingerprint=fingerprint("train", config.as_dict(), _inputs(workspace, samples, execution.loader)),
         samples=samples.fingerprint,
         init=init.absolute() if init is not None else None,
         loader=execution.loader,
@@ -145,10 +137,10 @@ def _job(
     )
 
 
-def _inputs(workspace: Workspace, samples: Meta) -> dict[str, str]:
+def _inputs(workspace: Workspace, samples: Meta, loader: str) -> dict[str, str]:
     """The samples and, where images come from FFCV files, their conversion."""
     inputs = {"samples": samples.fingerprint}
-    if data_split(workspace, "train").beton is not None:
+    if loader != "pil" and data_split(workspace, "train").beton is not None:
         inputs["beton"] = Meta.read(workspace.run.beton, "beton").fingerprint
     return inputs
 
@@ -174,17 +166,18 @@ def _begun_on(folder: Path, samples: Meta) -> TrainConfig | None:
     return TrainConfig.from_dict(origin["config"]) if origin.get("samples") == samples.fingerprint else None
 
 
-def _make_room(folder: Path, wanted: str, *, resume: bool) -> None:
+def _make_room(job: TrainingJob, *, resume: bool) -> None:
     """Leaves what can be continued; sets another training's files aside, so that nothing expensive is lost."""
-    last = folder / LAST
-    if not last.exists():
+    folder = job.folder
+    if not (folder / LAST).exists():
         return
-    found = Checkpoint.load(last)
-    if found.fingerprint == wanted and resume and not (folder / META).exists():
-        logger.info("training: going on with %s after epoch %d", folder, found.epoch)
-        return
-    aside = folder.with_name(f"train-{(found.fingerprint or 'other')[:8]}")
-    shutil.rmtree(aside, ignore_errors=True)
+    if resume:
+        found = Checkpoint.load(folder / LAST)
+        if found.fingerprint == job.fingerprint and not (folder / META).exists():
+            logger.info("training: going on with %s after epoch %d", folder, found.epoch)
+            return
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime((folder / LAST).stat().st_mtime))
+    aside = folder.with_name(f"train-{stamp}")
     folder.rename(aside)
     logger.info("training: another one lies in %s, kept as %s", folder, aside.name)
 

@@ -18,7 +18,7 @@ from oscbench.distributed import features_stage, training_stage
 from oscbench.distributed.cluster import Resources
 from oscbench.distributed.estimate import forward_flops
 from oscbench.distributed.stages import Execution, default_config, ensure_features, ensure_training
-from oscbench.errors import UsageError
+from oscbench.errors import OscbenchError, UsageError
 from oscbench.features.cache import load_feature_folder
 from oscbench.features.extract import extract_rows
 from oscbench.pipeline import Workspace
@@ -68,6 +68,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
         return extract_rows(job, np.arange(len(job.split)), torch.device("cpu"))
 
     monkeypatch.setattr("oscbench.distributed.execution.fair_cpus", lambda workers, gpus: 1)
+    monkeypatch.setattr(training_stage, "require", lambda **request: None)
     for module in (training_stage, features_stage):
         monkeypatch.setattr(module, "connect", connect)
         monkeypatch.setattr(module, "ensure_beton", lambda workspace: _samples(workspace))
@@ -114,7 +115,7 @@ def test_another_training_is_kept_beside_the_new_one(workspace: Workspace, train
     first = ensure_training(workspace, loss="softmax", config=small(workspace), execution=PIL)
     ensure_training(workspace, loss="softmax", config=small(workspace, epochs=1), execution=PIL)
     assert len(trainings) == 2
-    kept = workspace.run.training("softmax", 0).with_name(f"train-{first.fingerprint[:8]}")
+    (kept,) = workspace.run.training("softmax", 0).parent.glob("train-*")
     assert Meta.read(kept, "train").fingerprint == first.fingerprint
 
 
@@ -147,6 +148,37 @@ def test_restart_begins_anew(workspace: Workspace) -> None:
     execution = dataclasses.replace(PIL, resume=False, on_epoch=lambda row: seen.append(row["epoch"]))
     ensure_training(workspace, loss="eos", config=small(workspace, "eos"), execution=execution)
     assert seen == [1, 2]
+
+
+def test_a_finished_training_is_run_again_only_when_told_to(workspace: Workspace, trainings: list) -> None:
+    for resume in (True, False):
+        execution = dataclasses.replace(PIL, resume=resume)
+        ensure_training(workspace, loss="softmax", config=small(workspace, epochs=1), execution=execution)
+    assert len(trainings) == 2
+
+
+def test_a_damaged_checkpoint_is_named_and_restart_puts_it_aside(workspace: Workspace) -> None:
+    folder = interrupted(workspace)
+    (folder / LAST).write_bytes(b"damaged")
+    with pytest.raises(OscbenchError, match=r"last.pth cannot be read"):
+        ensure_training(workspace, loss="eos", config=small(workspace, "eos"), execution=PIL)
+    execution = dataclasses.replace(PIL, resume=False)
+    ensure_training(workspace, loss="eos", config=small(workspace, "eos", epochs=1), execution=execution)
+    assert Checkpoint.load(folder / LAST).epoch == 1
+
+
+def test_a_refused_request_leaves_the_earlier_training_in_place(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_training(workspace, loss="softmax", config=small(workspace), execution=PIL)
+
+    def refuse(**request: object) -> None:
+        raise UsageError("too many workers")
+
+    monkeypatch.setattr(training_stage, "require", refuse)
+    with pytest.raises(UsageError, match="too many"):
+        ensure_training(workspace, loss="softmax", config=small(workspace, epochs=1), execution=PIL)
+    assert Meta.read(workspace.run.training("softmax", 0), "train").details["epochs"] == 2
 
 
 def test_a_long_training_that_nobody_asked_for_needs_yes(
