@@ -7,7 +7,6 @@ import socket
 import time
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from feature_factory import feature_meta, make_features, write_feature_folder
@@ -195,17 +194,3 @@ def test_a_search_from_end_to_end(tmp_path: Path, features: Path) -> None:
     assert document["searches"][0]["sum"] == pytest.approx(table["sum"].max(), abs=1e-12)
     assert "nothing was run again" in again.stderr
     assert set(runs.fits().values()) == {1}
-
-
-@pytest.mark.ray
-def test_failed_trials_are_in_the_table_and_the_rest_goes_on(tmp_path: Path, features: Path) -> None:
-    runs = TuneRuns(tmp_path, features)
-    arguments = ["--set", "tail_size=1,13", "--set", "shift=0.1"]
-    done = runs.run(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert "1 of 2 trials are missing (1 failed)" in done.stderr
-    table = pd.read_csv(runs.folder() / "trials.csv")
-    assert sorted(table["status"]) == ["done", "failed"]
-    assert "thirteen is refused" in "".join(table["error"].dropna())
-    assert not (runs.folder() / "meta.json").exists()
-    assert np.isfinite(table.loc[table["status"] == "done", "sum"]).all()

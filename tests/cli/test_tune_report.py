@@ -99,6 +99,25 @@ def values_of(tables: list[Any], key: tuple[Any, ...], column: str) -> list[floa
     return values
 
 
+def test_failed_trials_are_told_and_leave_the_search_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = finished(tmp_path, 0, GRID)
+    (search.folder / "meta.json").unlink()
+    lines = (search.folder / "trials.csv").read_text().splitlines(keepends=True)
+    (search.folder / "trials.csv").write_text("".join(lines[:-2]))
+    with SearchRun(search) as run:
+        first, second = run.remaining()
+        run.record(first, {"error": "out of luck"})
+        run.record(second, Objective("openmax", search.train, search.validation)([second])[0])
+        run.finish()
+    assert not search.is_complete()
+    table = read_trials(search.folder / "trials.parquet")
+    assert table["error"].tolist() == [""] * 6 + ["out of luck", ""]
+    report = report_of([search])
+    assert (report["searches"][0]["trials"], report["searches"][0]["failed"]) == (7, 1)
+    print_report(report)
+    assert "1 of 8 trials are missing (1 failed); run the same command with --resume" in capsys.readouterr().err
+
+
 def test_own_data_are_named_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_report(report_of([finished(tmp_path, 0, GRID, data="own-12345678")]))
     assert capsys.readouterr().out.startswith("Data: own-12345678, protocol p1")

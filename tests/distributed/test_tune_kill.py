@@ -158,6 +158,7 @@ def test_killed_service_and_trial_heal_without_help(
     pd.testing.assert_frame_equal(runs.table(), undisturbed[0])
 
 
+@pytest.mark.slow
 def test_two_searches_at_once_do_not_mix(
     host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
 ) -> None:
