@@ -137,7 +137,8 @@ class _Canvas:
         Most of its brightness is taken out, lest a class be known by being darker or brighter than all others.
         """
         rgb: F32 = np.float32(0.52) + np.float32(0.48) * (trait - EVEN_LIGHT * trait.mean())
-        return rgb[:, None, None, None] + np.float32(tint) * self.normal(3)
+        tinted: F32 = rgb[:, None, None, None] + np.float32(tint) * self.normal(3)
+        return tinted
 
     def edge(self, inward: F32) -> F32:
         """1 inside, 0 outside, a soft pixel between; ``inward`` is the distance from the edge, positive inside."""
