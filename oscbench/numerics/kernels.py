@@ -167,13 +167,13 @@ def fit_rows(
             t, kappa = min(tail_sizes[s], available[r]), multipliers[s]
             if t != previous or (known and kappa == path[0, 0]):
                 known, previous = 0, t
-            mean, deviation = _log_tail(tails[r], t, kappa, v)
+            mean = _log_tail(tails[r], t, kappa, v)
             top = v[0]  # distances ascend, so ln x descends
             constant[r, s] = top <= CONSTANT_SPAN
             if constant[r, s]:
                 shape[r, s], log_scale[r, s] = STEP_SHAPE, 0.0
                 continue
-            start = _extrapolate(path, known, kappa) / kappa if known else _GUMBEL / deviation
+            start = _extrapolate(path, known, kappa) / kappa if known else _GUMBEL / _deviation(v[:t], mean)
             shape[r, s], log_scale[r, s] = _solve(v[:t], top, mean, start)
             path[2], path[1] = path[1], path[0]
             path[0, 0], path[0, 1] = kappa, shape[r, s] * kappa
@@ -182,18 +182,22 @@ def fit_rows(
 
 @njit(fastmath=True, error_model="numpy", cache=True)
 def _log_tail(tail: Any, t: int, kappa: float, v: Any) -> Any:
-    """Writes v = ln(1 + κ (d_t - d)) and returns its mean and standard deviation."""
+    """Writes v = ln(1 + κ (d_t - d)) and returns its mean."""
     largest = np.float64(tail[t - 1])
     for i in range(t):
         v[i] = log64(1.0 + kappa * (largest - np.float64(tail[i])))
     total = 0.0
     for i in range(t):
         total += v[i]
-    mean = total / t
+    return total / t
+
+
+@njit(fastmath=True, error_model="numpy", cache=True)
+def _deviation(v: Any, mean: float) -> float:
     squares = 0.0
-    for i in range(t):
+    for i in range(v.size):
         squares += (v[i] - mean) * (v[i] - mean)
-    return mean, math.sqrt(squares / t)
+    return math.sqrt(squares / v.size)
 
 
 @njit(error_model="numpy", cache=True)
