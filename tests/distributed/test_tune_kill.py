@@ -159,6 +159,22 @@ def test_killed_service_and_trial_heal_without_help(
 
 
 @pytest.mark.slow
+def test_ctrl_c_keeps_what_is_finished(
+    host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
+) -> None:
+    runs = on(host, tmp_path, undisturbed[2], seconds=0.3)
+    process = runs.start("--address", host.address)
+    wait_for(lambda: len(runs.finished()) >= 2)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in errors
+    assert 2 <= len(runs.finished()) < SETTINGS
+    finish_and_check(runs, undisturbed[0], "--address", host.address)
+
+
+@pytest.mark.slow
 def test_two_searches_at_once_do_not_mix(
     host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
 ) -> None:
