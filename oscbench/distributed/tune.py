@@ -64,7 +64,8 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has been lost more often than it is tried again."""
-        self._record(trial.config["setting"], {"error": f"the trial's process was lost {TRIAL_FAILURES + 1} times"})
+        reason = f"the process of the trial or of the distance service was lost {TRIAL_FAILURES + 1} times"
+        self._record(trial.config["setting"], {"error": reason})
 
     def _record(self, setting: Setting, outcome: Outcome) -> None:
         if self._run.outcome_of(setting) is not None:
