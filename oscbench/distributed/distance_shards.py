@@ -63,7 +63,7 @@ def open_source(
 
     Args:
         gallery: The training rows.
-        n_shards: Number of shards; default: one per GPU of the cluster, without GPUs one per node.
+        n_shards: Number of shards; default: one per free GPU of the cluster, without GPUs one per node.
         cpus_per_shard: CPUs of each shard; default: as many as there are for each.
         **options: ``memory_budget`` and the options of ``RowShard``.
     """
@@ -173,7 +173,7 @@ class ShardedSource:
 
     Args:
         gallery: The training rows.
-        n_shards: Number of shards; default: one per GPU of the cluster, without GPUs one per node.
+        n_shards: Number of shards; default: one per free GPU of the cluster, without GPUs one per node.
         cpus_per_shard: CPUs, hence threads, of each shard; default: as many as there are for each.
         device: Torch device of the shards; default: ``cuda`` on GPUs, else ``cpu``.
         start_seconds: How long Ray may take to find room and start.

@@ -23,11 +23,12 @@ def plan_bundles(n_shards: int | None, cpus_per_shard: float | None, device: str
     if cpus_per_shard is not None and not cpus_per_shard > 0:
         raise UsageError(f"cpus_per_shard must be > 0, got {cpus_per_shard}")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = int(sum(node.get("GPU", 0) for node in nodes))
-    if gpus and device != "cpu":
-        bundles: list[Bundle] = [{"GPU": 1.0, "CPU": cpus_per_shard or 1.0}] * (n_shards or gpus)
+    free = list(ray._private.state.available_resources_per_node().values())
+    may_use_gpus = device != "cpu" and any(node.get("GPU") for node in nodes)
+    n_on_gpus = (n_shards or sum(int(node.get("GPU", 0)) for node in free)) if may_use_gpus else 0
+    if n_on_gpus:
+        bundles: list[Bundle] = [{"GPU": 1.0, "CPU": cpus_per_shard or 1.0}] * n_on_gpus
     elif n_shards is None and cpus_per_shard is None:
-        free = ray._private.state.available_resources_per_node().values()
         return [{"CPU": float(math.floor(node["CPU"]))} for node in free if node.get("CPU", 0) >= 1] or [{"CPU": 1.0}]
     else:
         cpus = [node.get("CPU", 0.0) for node in nodes]
