@@ -164,7 +164,7 @@ def decoded_before() -> Iterator[None]:
 
 def scaling(quick: bool) -> list[Row]:
     """Images per second of one and of two workers, one core each; median of five epochs after the first."""
-    n_images, epochs = (128, 3) if quick else (320, 6)
+    n_images, epochs = (128, 3) if quick else (640, 6)
     config = TrainConfig(network="resnet18", crop=64, stored_side=72, recipe=Recipe(epochs=epochs, batch_size=32))
     speed = {}
     with tempfile.TemporaryDirectory() as name:

@@ -51,6 +51,7 @@ class TorchWorkers(Workers):
             device_ids=[device.index] if on_gpu else None,
             broadcast_buffers=False,
             find_unused_parameters=not on_gpu,
+            gradient_as_bucket_view=True,  # no copy of every gradient before it is sent
         )
 
     def sum_(self, tensor: Tensor) -> Tensor:
