@@ -16,12 +16,9 @@ from oscbench.distributed.train import WorkerShare, _raise_if_final, train_on_ra
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.features.extract import ExtractionJob, extract_rows
 from oscbench.training.checkpoint import Checkpoint
-from oscbench.training.epoch_metrics import validation_metrics
-from oscbench.training.loop import Place, validate
 from oscbench.training.model import build_network
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import TrainingJob, _Session
-from oscbench.training.workers import Workers
+from oscbench.training.run import TrainingJob
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -39,18 +36,6 @@ def job(images: tuple, folder: Path, *, workers: int = 1, loss: str = "eos", **r
     return TrainingJob(
         config=config, folder=folder, train=images[0], val=images[1], n_known=4, what="test", fingerprint="f1"
     )
-
-
-def test_two_workers_count_each_validation_sample_once(images: tuple, tmp_path: Path) -> None:
-    """The figures that two workers report are those of their final weights judged by one process."""
-    one = job(images, tmp_path, workers=2)
-    rows = train_on_ray(one, WorkerShare())
-    session = _Session(one, Workers(), torch.device("cpu"))
-    batches = session.val_loader.epoch(0, np.arange(len(one.val)), 8)
-    found = validate(session.network, batches, session.criterion, 4, Place(torch.device("cpu")), Workers())
-    session.close()
-    for name, value in validation_metrics(found, n_outputs=4, n_known=4).items():
-        assert rows[-1][name] == pytest.approx(value, rel=1e-4, nan_ok=True), name
 
 
 @pytest.mark.slow

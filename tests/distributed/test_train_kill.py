@@ -11,13 +11,16 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import train_driver
 from train_driver import alive, descendants, make_job, title
 
 from oscbench.training.checkpoint import LAST, Checkpoint
-from oscbench.training.run import EPOCHS, read_epochs, run_training
+from oscbench.training.epoch_metrics import validation_metrics
+from oscbench.training.loop import Place, validate
+from oscbench.training.run import EPOCHS, _Session, read_epochs, run_training
 from oscbench.training.workers import Workers
 
 pytestmark = pytest.mark.ray
@@ -65,6 +68,22 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, ray_session: None) -> Path:
     assert shown == list(range(1, N_EPOCHS + 1))
     assert sorted(path.name for path in (folder / "run").iterdir()) == ["best.pth", "epochs.csv", "last.pth"]
     return folder / "run"
+
+
+def assert_figures_of_one_process(folder: Path, workers: int) -> None:
+    """The last epoch's figures are those of the final weights on all samples, each counted once."""
+    job = make_job(folder.parent / "images", folder, workers=workers, epochs=N_EPOCHS)
+    session = _Session(job, Workers(), torch.device("cpu"))
+    batches = session.val_loader.epoch(0, np.arange(len(job.val)), 8)
+    found = validate(session.network, batches, session.criterion, 4, Place(torch.device("cpu")), Workers())
+    session.close()
+    reported = read_epochs(folder / EPOCHS)[-1]
+    for name, value in validation_metrics(found, n_outputs=4, n_known=4).items():
+        assert reported[name] == pytest.approx(value, rel=1e-4, nan_ok=True), name
+
+
+def test_two_workers_count_each_validation_sample_once(quiet: Path) -> None:
+    assert_figures_of_one_process(quiet, workers=2)
 
 
 def train_and_kill_a_worker(quiet: Path, folder: Path, delay: float) -> int:
