@@ -69,7 +69,7 @@ _PROBES = (
         "the package's own data files are damaged: install it again",
     ),
 )
-_PROBE_SECONDS = 60
+_PROBE_SECONDS = 120
 
 
 def examine(data: str, runs: Path) -> list[Finding]:
@@ -79,7 +79,7 @@ def examine(data: str, runs: Path) -> list[Finding]:
         data: The image folder to look at, or ``demo``.
         runs: The folder that results would go to; disk space is measured there.
     """
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         libraries = list(pool.map(_run_probe, _PROBES))
     return [_python(), *libraries, _system_wordnet(), _disk(runs), _memory(), _data_folder(data)]
 

@@ -319,7 +319,7 @@ def best_rows(
 
     ``distances`` is (Q, rows padded to whole chunks); the parameters are (chunks, S, CHUNK), ``lowest`` (chunks, S).
     Scores above ``ceiling`` count as equal; ties go to the lowest row. A query's nearest chunk is scored first.
-    With ``prune`` a chunk is skipped when no row of it can displace the running best: ln z <= z - 1 bounds every score by
+    With ``prune`` a chunk is skipped when no row of it can displace the running best: ln z <= z - 1 bounds it by
     a line ``intercept - slope · d``, and ``lowest`` is the largest score at the clamp. The result is the same without.
     """
     n_queries, n_chunks, n_settings = distances.shape[0], reach.shape[0], reach.shape[1]

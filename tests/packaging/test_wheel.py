@@ -46,7 +46,7 @@ def test_the_wheel_carries_search_spaces_and_data_files(tmp_path: Path):
     assert data_files
     assert data_files <= set(listed)
 
-    # The other packages come from this environment, oscbench itself from the wheel: the path holds no link to the checkout.
+    # The other packages come from this environment, oscbench itself from the wheel: no link leads to the checkout.
     packages = sysconfig.get_path("purelib")
     shown = run(tmp_path / "empty" / "bin" / "oscbench", "protocol", "list", cwd=tmp_path, PYTHONPATH=packages)
     assert "116" in shown
