@@ -192,6 +192,9 @@ def _computed_by(
 ) -> Iterator[tuple[list[int], NeighborSource]]:
     """Positions of settings that share a gallery, with who computes them."""
 
+    if source is not None and len({(params.metric, params.negatives) for params in settings}) > 1:
+        raise UsageError("one source serves one metric and one choice of negatives; leave the source out for several")
+
     def needs(s: int) -> tuple[str, bool, bool]:
         return settings[s].metric, settings[s].negatives, source is None or settings[s].cover_threshold < 1
 
