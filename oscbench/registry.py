@@ -36,10 +36,15 @@ class Registry(Generic[T]):
 
     Third parties add entries through the entry-point group ``oscbench.<kind>``: the named module is imported the
     first time the registry is asked for anything.
+
+    Args:
+        kind: Plural, names the entry-point group.
+        noun: What users call one of them.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, noun: str) -> None:
         self.kind = kind
+        self.noun = noun
         self._entries: dict[str, Entry[T]] = {}
         self._plugins_loaded = False
 
@@ -50,7 +55,7 @@ class Registry(Generic[T]):
 
         def add(value: T) -> T:
             if name in self._entries:
-                raise ValueError(f"{self.kind} {name!r} is already registered by {self._entries[name].value!r}")
+                raise ValueError(f"{self.noun} {name!r} is already registered by {self._entries[name].value!r}")
             self._entries[name] = Entry(name, value, label or name, params, paper)
             return value
 
@@ -67,7 +72,7 @@ class Registry(Generic[T]):
         self._load_plugins()
         if name not in self._entries:
             raise UsageError(
-                f"unknown {self.kind} {name!r}{nearest(name, self._entries)} (one of {', '.join(self.names())})"
+                f"unknown {self.noun} {name!r}{nearest(name, self._entries)} (one of {', '.join(self.names())})"
             )
         return self._entries[name]
 

@@ -70,7 +70,7 @@ class NoParams:
     """Parameters of a loss that has none."""
 
 
-LOSSES: Registry[LossSpec] = Registry("losses")
+LOSSES: Registry[LossSpec] = Registry("losses", "loss")
 
 
 def weighted_mean(criterion: Criterion, logits: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class GridPostProcessor(PostProcessor, Protocol):
         ...
 
 
-POSTPROCESSORS: Registry[Callable[..., PostProcessor]] = Registry("postprocessors")
+POSTPROCESSORS: Registry[Callable[..., PostProcessor]] = Registry("postprocessors", "algorithm")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from oscbench.registry import Registry, nearest
 
 
 def make() -> Registry[type]:
-    registry: Registry[type] = Registry("things")
+    registry: Registry[type] = Registry("things", "thing")
     registry.register("evm", label="EVM", params=dict, paper="a paper")(int)
     registry.register("openmax")(str)
     return registry
@@ -28,7 +28,7 @@ def test_a_taken_name_is_refused():
 
 def test_an_unknown_name_names_the_nearest():
     with pytest.raises(
-        UsageError, match="unknown things 'openmx', did you mean 'openmax'\\? \\(one of evm, openmax\\)"
+        UsageError, match="unknown thing 'openmx', did you mean 'openmax'\\? \\(one of evm, openmax\\)"
     ):
         make().get("openmx")
 

@@ -57,7 +57,7 @@ class Tempered:
 
 @pytest.fixture
 def tempered(monkeypatch: pytest.MonkeyPatch) -> str:
-    registry: Registry[object] = Registry("postprocessors")
+    registry: Registry[object] = Registry("postprocessors", "algorithm")
     registry.register("tempered", params=TemperedParams)(Tempered)
     monkeypatch.setattr(grid_module, "POSTPROCESSORS", registry)
     monkeypatch.setattr("oscbench.postprocessors.base.POSTPROCESSORS", registry)
@@ -138,7 +138,7 @@ def test_no_unknowns_is_nan_and_sums_to_zero() -> None:
 
 def test_wrong_use_is_refused() -> None:
     train, validation = feature_set(0), feature_set(1)
-    with pytest.raises(UsageError, match="unknown postprocessors 'opnmax', did you mean 'openmax'"):
+    with pytest.raises(UsageError, match="unknown algorithm 'opnmax', did you mean 'openmax'"):
         evaluate_grid("opnmax", train, validation, [NoParams()])
     with pytest.raises(UsageError, match="no settings"):
         evaluate_grid("mss", train, validation, [])
