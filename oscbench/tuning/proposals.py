@@ -1,8 +1,9 @@
 """Which settings a budgeted search tries: Optuna's samplers, asked so that the sequence can be repeated exactly.
 
 A sampler that learns from whatever happens to be finished gives another sequence on every run. Here the n-th setting
-depends on the seed, on n and on the values of earlier *generations* alone, so it is the same after a crash, on a
-faster machine, and with trials that finish in another order.
+depends on the seed, on n and on the values of all *generations* but the last two alone, so it is the same after a
+crash, on a faster machine, and with trials that finish in another order. The generation before the present one is left
+out so that there is always something to run while it finishes: Tune ends trial processes that have no successor.
 """
 
 from __future__ import annotations
@@ -96,11 +97,13 @@ class Proposer:
 
     def ready(self) -> bool:
         """Whether the next setting can be proposed, or must wait for values of the generation before it."""
-        number = len(self._trials)
-        if self._search == "random":
-            return True
-        first_of_generation = number - number % self._generation
-        return all(earlier in self._values for earlier in range(first_of_generation))
+        return self._search == "random" or all(earlier in self._values for earlier in range(self._known))
+
+    @property
+    def _known(self) -> int:
+        """How many settings the sampler knows the values of when it proposes the next one."""
+        generation = len(self._trials) // self._generation
+        return max(0, generation - 1) * self._generation
 
     def exhausted(self) -> bool:
         """Whether every setting there is has been proposed."""
@@ -109,7 +112,7 @@ class Proposer:
     def propose(self) -> Setting | None:
         """The next setting; ``None`` when no new one can be found. Call only when ``ready``."""
         number = len(self._trials)
-        if number % self._generation == 0:
+        if self._search == "optuna":
             self._learn()
         earlier = [trial.params for trial in self._trials]
         for attempt in range(_ATTEMPTS):
@@ -127,7 +130,7 @@ class Proposer:
 
     def _learn(self) -> None:
         """Passes on finished generations, always in the order of their numbers."""
-        while self._told < len(self._trials) and self._told in self._values:
+        while self._told < self._known:
             value = self._values[self._told]
             state = TrialState.COMPLETE if value is not None else TrialState.FAIL
             self._study.tell(self._trials[self._told], value, state=state)

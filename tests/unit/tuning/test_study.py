@@ -83,13 +83,14 @@ def test_no_setting_is_proposed_twice_and_a_small_space_ends() -> None:
         assert proposer.propose() is None
 
 
-def test_a_generation_waits_for_the_one_before() -> None:
+def test_a_generation_waits_for_the_one_before_the_last() -> None:
     proposer = Proposer(SPACE, "optuna", 0, generation=2)
-    proposer.propose()
-    assert proposer.ready()
-    proposer.propose()
+    for _ in range(4):
+        assert proposer.ready()
+        assert proposer.propose() is not None
     assert not proposer.ready()
     proposer.tell(1, 0.5)
+    proposer.tell(3, 0.5)
     assert not proposer.ready()
     proposer.tell(0, None)  # a failed trial counts as answered
     assert proposer.ready()
