@@ -11,7 +11,7 @@ from oscbench.training.model import build_network
 from oscbench.training.run import TrainingJob
 
 FLOPS_PER_CPU = 3e10
-"""Useful operations per second of one core: 1.2 images of ResNet-50 training (measured on a 2-core cloud machine)."""
+"""Useful operations per second of one core, a rough figure for asking: 1.2 images of ResNet-50 training."""
 FLOPS_PER_GPU = 2e13
 """The same of one recent GPU in half precision: about 800 images of ResNet-50 training."""
 

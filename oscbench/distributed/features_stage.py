@@ -57,7 +57,7 @@ def ensure_features(
         logger.info("features: re-using %s, made from a given checkpoint", folder)
         return folder
     if checkpoint is not None:
-        ensure_beton(workspace)
+        ensure_beton(workspace, ask_above_seconds=None if execution.yes else ASK_ABOVE_SECONDS)
         source = _given_network(workspace, loss, checkpoint, network)
     else:
         trained = ensure_training(workspace, loss=loss, seed=seed, execution=execution)

@@ -63,7 +63,7 @@ def ensure_training(
     """
     execution = execution or Execution()
     folder = workspace.run.training(loss, seed)
-    ensure_beton(workspace)
+    ensure_beton(workspace, ask_above_seconds=None if execution.yes else ASK_ABOVE_SECONDS)
     samples = Meta.read(workspace.run.samples, "samples")
     implied = config is None
     if config is None:

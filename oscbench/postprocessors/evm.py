@@ -191,7 +191,6 @@ def _computed_by(
     train: FeatureSet, settings: Sequence[EvmParams], source: NeighborSource | None
 ) -> Iterator[tuple[list[int], NeighborSource]]:
     """Positions of settings that share a gallery, with who computes them."""
-
     if source is not None and len({(params.metric, params.negatives) for params in settings}) > 1:
         raise UsageError("one source serves one metric and one choice of negatives; leave the source out for several")
 
