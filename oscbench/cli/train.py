@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,20 +28,6 @@ if TYPE_CHECKING:
 
 PUBLISHED_LOSSES = ("softmax", "garbage", "eos")
 """What ``--loss all`` means."""
-
-_COLUMNS = {
-    "epoch": "epoch",
-    "loss": "train_loss",
-    "val loss": "val_loss",
-    "accuracy": "val_accuracy",
-    "γ+": "gamma_plus",
-    "γ-": "gamma_minus",
-    "γ": "gamma",
-    "ccr@1e-3": "ccr_1e-3",
-    "ccr@1e-2": "ccr_1e-2",
-    "ccr@1e-1": "ccr_1e-1",
-    "img/s": "images_per_second",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -163,7 +148,6 @@ def train(
             loader=loader,
             resume=resume,
             tensorboard=tensorboard,
-            on_epoch=_epoch_printer(),
         )
         meta = ensure_training(workspace, loss=config.loss, seed=seed, config=config, init=init, execution=execution)
         results.append(_summary(workspace, config, meta))
@@ -207,22 +191,6 @@ def _randaugment(text: str | None) -> tuple[int, int] | None:
     if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
         raise UsageError(f"--randaugment {text!r} is not OPERATIONS,MAGNITUDE, for example 2,9")
     return int(parts[0]), int(parts[1])
-
-
-def _epoch_printer() -> Any:
-    """Prints a line per epoch on stderr, the heading before the first."""
-    lines = 0
-
-    def show(row: dict[str, float]) -> None:
-        nonlocal lines
-        if lines == 0:
-            print(" ".join(f"{heading:>8}" for heading in _COLUMNS), file=sys.stderr)
-        lines += 1
-        values = [row[column] for column in _COLUMNS.values()]
-        cells = [f"{values[0]:8.0f}", *(f"{value:8.4f}" for value in values[1:-1]), f"{values[-1]:8.1f}"]
-        print(" ".join(cells), file=sys.stderr, flush=True)
-
-    return show
 
 
 def _summary(workspace: Workspace, config: TrainConfig, meta: Meta) -> dict[str, Any]:

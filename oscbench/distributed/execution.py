@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from oscbench.distributed.cluster import Resources, fair_cpus
 from oscbench.distributed.train import WorkerShare
-from oscbench.training.epoch_metrics import EpochRow
+from oscbench.training.epoch_metrics import EpochLog, EpochRow
 
 ASK_ABOVE_SECONDS = 600.0
 """A stage that nobody asked for by name and that would take longer needs ``--yes``."""
@@ -26,7 +26,7 @@ class Execution:
         yes: Whether long stages may start without having been asked for by name.
         resume: Whether an interrupted training is continued.
         tensorboard: Also write TensorBoard files.
-        on_epoch: Told each finished epoch.
+        on_epoch: Told each finished epoch; by default a line in the log.
     """
 
     address: str | None = None
@@ -36,7 +36,7 @@ class Execution:
     yes: bool = False
     resume: bool = True
     tensorboard: bool = False
-    on_epoch: Callable[[EpochRow], None] = lambda row: None
+    on_epoch: Callable[[EpochRow], None] = field(default_factory=EpochLog)
 
     def training_share(self, have: Resources, workers: int) -> WorkerShare:
         """Resources of each of the workers of a training."""

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from oscbench.metrics import FPRS, ccr_at_fpr, ccr_fpr_sum, oscr_curve_from_predictions
 from oscbench.training.loop import Validation
 from oscbench.types import NEGATIVE
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = {
+    "epoch": "epoch",
+    "loss": "train_loss",
+    "val loss": "val_loss",
+    "accuracy": "val_accuracy",
+    "γ+": "gamma_plus",
+    "γ-": "gamma_minus",
+    "γ": "gamma",
+    "ccr@1e-3": "ccr_1e-3",
+    "ccr@1e-2": "ccr_1e-2",
+    "ccr@1e-1": "ccr_1e-1",
+    "img/s": "images_per_second",
+}
 
 EpochRow = dict[str, float]
 """One line of ``epochs.csv`` by column name."""
@@ -48,3 +66,18 @@ def validation_metrics(validation: Validation, *, n_outputs: int, n_known: int) 
 
 def _mean(values: np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else float("nan")
+
+
+class EpochLog:
+    """Logs a table line per epoch, the heading before the first."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def __call__(self, row: EpochRow) -> None:
+        """Logs one epoch."""
+        if not self._begun:
+            logger.info(" ".join(f"{heading:>8}" for heading in _SHOWN))
+            self._begun = True
+        first, *between, last = (row[column] for column in _SHOWN.values())
+        logger.info(" ".join([f"{first:8.0f}", *(f"{value:8.4f}" for value in between), f"{last:8.1f}"]))
