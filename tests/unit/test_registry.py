@@ -27,9 +27,7 @@ def test_a_taken_name_is_refused():
 
 
 def test_an_unknown_name_names_the_nearest():
-    with pytest.raises(
-        UsageError, match="unknown thing 'openmx', did you mean 'openmax'\\? \\(one of evm, openmax\\)"
-    ):
+    with pytest.raises(UsageError, match="unknown thing 'openmx', did you mean 'openmax'\\? \\(one of evm, openmax\\)"):
         make().get("openmx")
 
 
