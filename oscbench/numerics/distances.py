@@ -66,6 +66,12 @@ class Gallery:
     n_classes: int
     metric: Metric
 
+    def __post_init__(self) -> None:
+        # As they come out of Ray's object store: compiled code for arrays that may change and for arrays that may not
+        # is compiled apart and can differ in the last bit, and shards must equal the local source.
+        for array in (self.rows, self.labels, self.order):
+            array.flags.writeable = False
+
     @classmethod
     def build(
         cls,

@@ -36,6 +36,7 @@ TRAIN = ("--network", "tiny", "--epochs", "12", "--batch-size", "8")
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on_to_features(data: Path) -> None:
     folder = data / "runs" / "images" / "small" / "eos" / "s0"
     running = subprocess.Popen(command(data, "train", *TRAIN), stderr=subprocess.PIPE, text=True, cwd=data)

@@ -172,14 +172,17 @@ def finish(images: Path, folder: Path) -> None:
 
 
 def test_a_killed_driver_goes_on_to_the_same_final_weights(plain: Path, tmp_path: Path, chance: random.Random) -> None:
-    images, folder = plain.parent / "images", tmp_path / "run"
+    images = plain.parent / "images"
     between = sum(row["seconds"] for row in read_epochs(plain / EPOCHS)[1:-1])
-    driver = start_driver(images, folder)
-    wait_until(lambda: finished_epochs(folder) > 0, 90, "the first epoch")
-    time.sleep(chance.uniform(0, between))
-    kill_driver(driver)
-    epoch = finished_epochs(folder)
-    assert epoch < N_EPOCHS, "the driver was to be killed before the last epoch"
+    for attempt in range(5):  # the driver's epochs may be faster than the measured ones, and over before the kill
+        folder = tmp_path / f"run{attempt}"
+        driver = start_driver(images, folder)
+        wait_until(lambda run=folder: finished_epochs(run) > 0, 90, "the first epoch")
+        time.sleep(chance.uniform(0, between))
+        kill_driver(driver)
+        if finished_epochs(folder) < N_EPOCHS:
+            break
+    assert finished_epochs(folder) < N_EPOCHS, "the driver was to be killed before the last epoch"
     finish(images, folder)
     assert_equal_weights(plain, folder)
     assert [row["epoch"] for row in read_epochs(folder / EPOCHS)] == list(range(1, N_EPOCHS + 1))

@@ -184,7 +184,8 @@ def test_backends_are_chosen_by_what_is_there(photos: DataSplit, monkeypatch: py
     assert isinstance(open_loader(photos, config(backend="auto")), PilLoader)
     with pytest.raises(UsageError, match="needs a converted file"):
         open_loader(photos, config(backend="ffcv"))
-    monkeypatch.setitem(sys.modules, "ffcv", None)  # importing it now fails
+    for name in {"ffcv", *(name for name in sys.modules if name.startswith("ffcv."))}:
+        monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
     monkeypatch.delitem(sys.modules, "oscbench.data.ffcv", raising=False)
     converted = DataSplit(photos.root, photos.samples, tmp_path / "train.beton")
     assert isinstance(open_loader(converted, config(backend="auto")), PilLoader)

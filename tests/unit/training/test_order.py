@@ -30,7 +30,7 @@ def test_workers_take_equal_steps_and_leave_out_few_samples(
     for step in zip(*shares, strict=True):
         lengths = [len(part) for part in step]
         assert max(lengths) <= batch_size * accumulate
-        assert max(lengths) - min(lengths) <= 1
+        assert max(lengths) - min(lengths) <= 2  # one by sharing out, one left out as a batch of its own
         if batch_size > 1:  # no batch of one sample
             assert all(length % batch_size != 1 for length in lengths)
 

@@ -71,7 +71,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
     monkeypatch.setattr(training_stage, "require", lambda **request: None)
     for module in (training_stage, features_stage):
         monkeypatch.setattr(module, "connect", connect)
-        monkeypatch.setattr(module, "ensure_beton", lambda workspace: _samples(workspace))
+        monkeypatch.setattr(module, "ensure_beton", lambda workspace, **options: _samples(workspace))
     monkeypatch.setattr(training_stage, "train_on_ray", train)
     monkeypatch.setattr(features_stage, "extract_on_ray", extract)
     return ran
