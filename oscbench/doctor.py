@@ -100,9 +100,9 @@ def _run_probe(probe: _Probe) -> Finding:
 
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    if (3, 11) <= sys.version_info < (3, 13):
+    if sys.version_info[:2] == (3, 11):
         return Finding("Python", "ok", version)
-    return Finding("Python", "broken", version, "use Python 3.11 or 3.12")
+    return Finding("Python", "broken", version, "use Python 3.11")
 
 
 def _system_wordnet() -> Finding:

@@ -21,13 +21,13 @@ for argument in "$@"; do
 done
 packages+=("${ffcv_packages[@]}" "${browser_packages[@]}")
 
-fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; }
+fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 12))' 2>/dev/null; }
 python=""
-for candidate in "${PYTHON:-}" python3.11 python3.12 python3; do
+for candidate in "${PYTHON:-}" python3.11 python3; do
   if [ -n "$candidate" ] && command -v "$candidate" >/dev/null && fits "$candidate"; then python=$candidate; break; fi
 done
 if [ -z "$python" ]; then
-  echo "setup.sh: Python 3.11 or 3.12 is needed and was not found; name one with PYTHON=/path/to/python scripts/setup.sh" >&2
+  echo "setup.sh: Python 3.11 is needed and was not found; name one with PYTHON=/path/to/python scripts/setup.sh" >&2
   exit 1
 fi
 
