@@ -157,9 +157,14 @@ def start_driver(images: Path, folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stderr=subprocess.PIPE)
 
 
-def kill_driver(driver: subprocess.Popen[bytes]) -> None:
-    """kill -9 of the driver alone; the Ray it started must end by itself (its agents take a minute or two)."""
+def kill_driver(driver: subprocess.Popen[bytes], delay: float = 0.0) -> None:
+    """kill -9 of the driver alone; the Ray it started must end by itself (its agents take a minute or two).
+
+    The delay counts from the call, the search for the driver's processes included.
+    """
+    moment = time.monotonic() + delay
     below = [pid for pid in descendants(driver.pid) if not title(pid).startswith(("ray::Dashboard", "ray::RuntimeEnv"))]
+    time.sleep(max(0.0, moment - time.monotonic()))
     driver.kill()
     driver.wait()
     wait_until(lambda: not any(map(alive, below)), 30, "the killed driver's Ray to end")
@@ -174,12 +179,11 @@ def finish(images: Path, folder: Path) -> None:
 def test_a_killed_driver_goes_on_to_the_same_final_weights(plain: Path, tmp_path: Path, chance: random.Random) -> None:
     images = plain.parent / "images"
     between = sum(row["seconds"] for row in read_epochs(plain / EPOCHS)[1:-1])
-    for attempt in range(5):  # the driver's epochs may be faster than the measured ones, and over before the kill
+    for attempt in range(10):  # the driver's epochs may be faster than the measured ones, and over before the kill
         folder = tmp_path / f"run{attempt}"
         driver = start_driver(images, folder)
         wait_until(lambda run=folder: finished_epochs(run) > 0, 90, "the first epoch")
-        time.sleep(chance.uniform(0, between))
-        kill_driver(driver)
+        kill_driver(driver, chance.uniform(0, between))
         if finished_epochs(folder) < N_EPOCHS:
             break
     assert finished_epochs(folder) < N_EPOCHS, "the driver was to be killed before the last epoch"
