@@ -29,11 +29,11 @@ import numpy as np
 import torch
 from synthetic import closed_set_accuracy, tree_features
 
-from oscbench.metrics import FPRS, ccr_at_fpr, oscr_curve_from_predictions
+from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, oscr_curve_from_predictions
 from oscbench.numerics.local import LocalSource
 from oscbench.postprocessors.evm import Evm, EvmParams
 from oscbench.progress import show_progress
-from oscbench.tuning import ccr_column, evaluate_grid
+from oscbench.tuning import evaluate_grid
 from oscbench.types import NEGATIVE, FeatureSet
 
 TAILS = (10, 25, 50, 75, 100, 150, 200, 300, 500, 1000)

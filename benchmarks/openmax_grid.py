@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from synthetic import tree_features
 
-from oscbench.metrics import FPRS
+from oscbench.metrics import FPRS, ccr_column
 from oscbench.postprocessors.openmax import OpenMaxParams
-from oscbench.tuning import ccr_column, evaluate_grid
+from oscbench.tuning import evaluate_grid
 from oscbench.types import NEGATIVE, FeatureSet
 
 RUNS = 5

@@ -155,6 +155,17 @@ def ccr_at_fpr(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> 
     return float("nan") if index is None else float(curve.ccr[index])
 
 
+def ccr_column(fpr: float) -> str:
+    """Name of the column that holds the CCR at ``fpr``.
+
+    >>> [ccr_column(fpr) for fpr in (1e-3, 0.05, 0.025, 1)]
+    ['ccr_1e-3', 'ccr_5e-2', 'ccr_2.5e-2', 'ccr_1']
+    """
+    mantissa, exponent = f"{fpr:e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"ccr_{mantissa}" + (f"e{int(exponent)}" if int(exponent) else "")
+
+
 def threshold_index(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> int | None:
     """Position in the curve from which ``ccr_at_fpr`` reads, or ``None`` where the rate cannot be reached."""
     if not 0.0 <= fpr <= 1.0:

@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 
-from oscbench.metrics import FPRS, ccr_at_fpr, ccr_fpr_sum, oscr_curve_from_predictions
+from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, ccr_fpr_sum, oscr_curve_from_predictions
 from oscbench.training.loop import Validation
 from oscbench.types import NEGATIVE
 
@@ -28,15 +28,6 @@ _SHOWN = {
 
 EpochRow = dict[str, float]
 """One line of ``epochs.csv`` by column name."""
-
-
-def ccr_column(fpr: float) -> str:
-    """Name of the column for a false positive rate.
-
-    >>> ccr_column(0.001), ccr_column(1.0)
-    ('ccr_1e-3', 'ccr_1')
-    """
-    return "ccr_1" if fpr == 1.0 else f"ccr_1e{round(np.log10(fpr)):d}"
 
 
 def validation_metrics(validation: Validation, *, n_outputs: int, n_known: int) -> EpochRow:

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
-from oscbench.metrics import FPRS, CcrRule, ccr_at_fpr, ccr_fpr_sum, oscr_curve_from_predictions
+from oscbench.metrics import FPRS, CcrRule, ccr_at_fpr, ccr_column, ccr_fpr_sum, oscr_curve_from_predictions
 from oscbench.postprocessors import POSTPROCESSORS, PostProcessor, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
 from oscbench.types import NEGATIVE, FeatureSet, Inputs, ProgressFn
@@ -103,17 +103,6 @@ def best_one_by_one(
         if progress is not None:
             progress(s + 1, len(settings))
     return predicted, confidence
-
-
-def ccr_column(fpr: float) -> str:
-    """Name of the column that holds the CCR at ``fpr``.
-
-    >>> [ccr_column(fpr) for fpr in (1e-3, 0.05, 0.025, 1)]
-    ['ccr_1e-3', 'ccr_5e-2', 'ccr_2.5e-2', 'ccr_1']
-    """
-    mantissa, exponent = f"{fpr:e}".split("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    return f"ccr_{mantissa}" + (f"e{int(exponent)}" if int(exponent) else "")
 
 
 def _check_settings(algorithm: str, params: type[Any] | None, settings: Sequence[Any]) -> None:

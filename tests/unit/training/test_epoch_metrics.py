@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from oscbench.metrics import FPRS, ccr_at_fpr, oscr_curve
+from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, oscr_curve
 from oscbench.metrics.confidence import confidence
-from oscbench.training.epoch_metrics import ccr_column, validation_metrics
+from oscbench.training.epoch_metrics import validation_metrics
 from oscbench.training.loop import Validation
 
 

@@ -13,11 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
+from oscbench.metrics import ccr_column
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.postprocessors.base import NoParams, ScoreKind
 from oscbench.postprocessors.openmax import OpenMaxParams
 from oscbench.registry import Registry
-from oscbench.tuning import ccr_column, evaluate_grid
+from oscbench.tuning import evaluate_grid
 from oscbench.tuning import grid as grid_module
 from oscbench.types import NEGATIVE, UNKNOWN, FeatureSet, Inputs
 
