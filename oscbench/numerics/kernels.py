@@ -4,7 +4,9 @@ Everything here is plain loops over contiguous arrays which the compiler turns i
 way and are therefore written out: ``math.log`` and ``math.exp`` stay scalar calls (4 to 9 ns each), so both are short
 polynomials after an exponent split; and a running maximum is only vectorised as a select with fast-math flags.
 
-All of it is in one file because numba's disk cache notices changes of a function's own file only.
+All of it is in one file because numba's disk cache notices changes of a function's own file only. Helpers are inlined
+by force: a helper that stays a call is bound to another copy of it, rounded differently, in the process that compiles
+than in those that load the cache, and shards would disagree in the last bit.
 """
 
 # mypy: disable-error-code=untyped-decorator
@@ -93,7 +95,7 @@ def _larger(typing_context: Any, a: Any, b: Any) -> Any:
     return a(a, b), generate
 
 
-@njit(fastmath=_EXACT_ORDER, error_model="numpy", cache=True)
+@njit(fastmath=_EXACT_ORDER, error_model="numpy", forceinline=True, cache=True)
 def log32(x: Any) -> Any:
     """Natural logarithm of a positive normal float32, relative error below 1e-7."""
     exponent, mantissa = _split32(x)
@@ -103,7 +105,7 @@ def log32(x: Any) -> Any:
     return exponent * _LN2_32 + (t + t2 * (t * p - _HALF))
 
 
-@njit(fastmath=_EXACT_ORDER, error_model="numpy", cache=True)
+@njit(fastmath=_EXACT_ORDER, error_model="numpy", forceinline=True, cache=True)
 def log64(x: Any) -> Any:
     """Natural logarithm of a positive normal float64: 2 atanh((m - 1) / (m + 1)) as a series, error below 1e-12."""
     exponent, mantissa = _split64(x)
@@ -113,7 +115,7 @@ def log64(x: Any) -> Any:
     return exponent * _LN2 + 2.0 * (s + s * z * series)
 
 
-@njit(fastmath=_EXACT_ORDER, error_model="numpy", cache=True)
+@njit(fastmath=_EXACT_ORDER, error_model="numpy", forceinline=True, cache=True)
 def exp64(y: Any) -> Any:
     """e^y for -700 <= y <= 700, relative error below 1e-9."""
     rounded = y * _LOG2_E + _ROUND
@@ -180,7 +182,7 @@ def fit_rows(
             known = min(known + 1, 3)
 
 
-@njit(fastmath=True, error_model="numpy", cache=True)
+@njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
 def _log_tail(tail: Any, t: int, kappa: float, v: Any) -> Any:
     """Writes v = ln(1 + κ (d_t - d)) and returns its mean."""
     largest = np.float64(tail[t - 1])
@@ -192,7 +194,7 @@ def _log_tail(tail: Any, t: int, kappa: float, v: Any) -> Any:
     return total / t
 
 
-@njit(fastmath=True, error_model="numpy", cache=True)
+@njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
 def _deviation(v: Any, mean: float) -> float:
     squares = 0.0
     for i in range(v.size):
@@ -200,7 +202,7 @@ def _deviation(v: Any, mean: float) -> float:
     return math.sqrt(squares / v.size)
 
 
-@njit(error_model="numpy", cache=True)
+@njit(error_model="numpy", forceinline=True, cache=True)
 def _extrapolate(path: Any, known: int, kappa: float) -> float:
     """θ at ``kappa`` by the polynomial through the last one to three (κ, θ)."""
     total = 0.0
@@ -213,7 +215,7 @@ def _extrapolate(path: Any, known: int, kappa: float) -> float:
     return total
 
 
-@njit(fastmath=True, error_model="numpy", cache=True)
+@njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
 def _power_sums(v: Any, top: float, k: float) -> Any:
     """Weighted mean of v - top and its second and third central moments under weights e^{k v}, and mean weight."""
     s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0
@@ -228,7 +230,7 @@ def _power_sums(v: Any, top: float, k: float) -> Any:
     return m1, m2 - m1 * m1, m3 - 3.0 * m1 * m2 + 2.0 * m1 * m1 * m1, s0 / v.size
 
 
-@njit(error_model="numpy", cache=True)
+@njit(error_model="numpy", forceinline=True, cache=True)
 def _solve(v: Any, top: float, mean: float, start: float) -> Any:
     """Shape and ln scale: Halley's method inside a shrinking bracket, as in ``weibull.fit_log_tails``.
 
@@ -258,7 +260,7 @@ def _solve(v: Any, top: float, mean: float, start: float) -> Any:
     return k, top + log_mean / k
 
 
-@njit(fastmath=True, error_model="numpy", cache=True)
+@njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
 def _chunk_bound(d: Any, intercept: Any, slope: Any) -> Any:
     best = _LOWEST
     for i in range(CHUNK):
@@ -266,7 +268,7 @@ def _chunk_bound(d: Any, intercept: Any, slope: Any) -> Any:
     return best
 
 
-@njit(fastmath=True, error_model="numpy", cache=True)
+@njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
 def _chunk_scores(d: Any, reach: Any, shape: Any, offset: Any, floor: Any, scores: Any) -> Any:
     """Writes g = k ln(max(c - d, floor)) - k ln scale of a chunk's rows and returns the largest."""
     best = _LOWEST
@@ -277,7 +279,7 @@ def _chunk_scores(d: Any, reach: Any, shape: Any, offset: Any, floor: Any, score
     return best
 
 
-@njit(error_model="numpy", cache=True)
+@njit(error_model="numpy", forceinline=True, cache=True)
 def _nearest_chunk(d: Any, n_rows: int) -> int:
     nearest = 0
     for i in range(1, n_rows):
@@ -286,7 +288,7 @@ def _nearest_chunk(d: Any, n_rows: int) -> int:
     return nearest // CHUNK
 
 
-@njit(error_model="numpy", cache=True)
+@njit(error_model="numpy", forceinline=True, cache=True)
 def _improve(value: Any, scores: Any, first: int, ceiling: Any, best: Any, row: Any, q: int, s: int) -> None:
     """Takes over a chunk's best row if it beats the running best, or ties with it and stands earlier."""
     value = min(value, ceiling)
@@ -359,7 +361,7 @@ def refine(
             out[q, s] = shape[n, s] * (math.log(max(reach[n, s] - distance, floor)) - log_scale[n, s])
 
 
-@njit(fastmath=True, error_model="numpy", cache=True)
+@njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
 def _distance(a: Any, b: Any, cosine: bool) -> float:
     product, squares = 0.0, 0.0
     for i in range(a.size):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -94,3 +99,26 @@ def test_fits_of_constant_and_clipped_tails() -> None:
     assert (log_scale[0] == 0).all()
     reference = fit_low_tails(tails[1:, :2], 0.5)
     np.testing.assert_allclose(shape[1, [0, 2]], float(reference.shape), rtol=1e-9)
+
+
+def test_the_process_that_compiles_and_one_that_loads_the_cache_give_the_same_bits(tmp_path: Path) -> None:
+    program = """
+import sys
+import numpy as np
+from oscbench.numerics import kernels
+rng = np.random.default_rng(0)
+tails = np.sort(rng.random((50, 90), np.float32), axis=1)
+sizes, multipliers = np.array([10, 90]), np.array([0.3, 1.0])
+shape, log_scale, constant = np.empty((50, 2)), np.empty((50, 2)), np.empty((50, 2), bool)
+kernels.fit_rows(tails, np.full(50, 90), sizes, multipliers, np.arange(2), shape, log_scale, constant)
+queries, out = rng.normal(size=(2, 50, 33)), np.empty((50, 2))
+kernels.refine(*queries, np.arange(100).reshape(50, 2) % 50, True, shape, log_scale, 1 + shape, 1e-6, out)
+sys.stdout.buffer.write(shape.tobytes() + log_scale.tobytes() + out.tobytes())
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    cold, warm = (
+        subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert any(tmp_path.rglob("*.nbi"))
+    assert cold == warm
