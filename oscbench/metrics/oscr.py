@@ -155,6 +155,64 @@ def ccr_at_fpr(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> 
     return float("nan") if index is None else float(curve.ccr[index])
 
 
+def ccr_of_many(
+    labels: ArrayLike,
+    predicted: IntArray,
+    confidence: FloatArray,
+    *,
+    unknown_label: int,
+    fprs: Sequence[float] = FPRS,
+    rule: CcrRule = "inclusive",
+) -> NDArray[np.float64]:
+    """(S, F) ``ccr_at_fpr`` of S classifiers of the same samples, equal to the last bit to reading each one's curve.
+
+    A rate allows m of the unknown samples, and a threshold lets in at most those if and only if it lies above the
+    (m + 1)-th highest score of an unknown sample. That score is found by selection: no curve is sorted.
+
+    Args:
+        labels: (N,) known 0..K-1, negative -1, unknown -2.
+        predicted: (N, S) predicted classes.
+        confidence: (N, S) scores of those classes.
+        unknown_label: ``NEGATIVE`` or ``UNKNOWN``.
+        fprs: F rates.
+        rule: As in ``ccr_at_fpr``.
+    """
+    check_unknown_label(unknown_label)
+    _check_rule(rule)
+    scores = np.ascontiguousarray(as_float(confidence, "confidence", ndim=2).T)  # (S, N): one row per classifier
+    labels = as_labels(labels, scores.shape[1])
+    if np.shape(predicted) != np.shape(confidence):
+        raise ValueError(f"predicted has shape {np.shape(predicted)}, confidence {np.shape(confidence)}")
+    require_finite(np.max(np.abs(scores), axis=0, initial=0.0), "confidence")
+    known = labels >= 0
+    correct_scores = np.where(np.asarray(predicted).T[:, known] == labels[known], scores[:, known], -np.inf)
+    unknown_scores = scores[:, labels == unknown_label]
+    n_unknown = unknown_scores.shape[1]
+    table = np.full((len(scores), len(fprs)), np.nan)
+    if n_unknown == 0 or not known.any():
+        return table
+    shares = np.arange(1, n_unknown + 1) / n_unknown
+    allowed = [_n_allowed(shares, fpr, rule) for fpr in fprs]
+    unknown_scores.partition(sorted({n_unknown - 1 - m for m in allowed if m < n_unknown} | {n_unknown - 1}), axis=1)
+    for f, m in enumerate(allowed):
+        above = -np.inf if m == n_unknown else unknown_scores[:, n_unknown - 1 - m, None]
+        if rule == "inclusive":
+            reached = np.count_nonzero(correct_scores > above, axis=1)
+            exists = (reached > 0) | (unknown_scores[:, -1:] > above).ravel()
+        else:
+            lowest = np.min(unknown_scores, axis=1, where=unknown_scores > above, initial=np.inf)
+            reached = np.count_nonzero(correct_scores >= lowest[:, None], axis=1)
+            exists = lowest < np.inf
+        table[exists, f] = reached[exists] / np.count_nonzero(known)
+    return table
+
+
+def _n_allowed(shares: NDArray[np.float64], fpr: float, rule: CcrRule) -> int:
+    """How many of n unknown samples may reach a threshold; ``shares`` are 1/n … 1, rounded as a curve has them."""
+    _check_rate(fpr)
+    return int(np.searchsorted(shares, fpr, side="right" if rule == "inclusive" else "left"))
+
+
 def ccr_column(fpr: float) -> str:
     """Name of the column that holds the CCR at ``fpr``.
 
@@ -168,18 +226,26 @@ def ccr_column(fpr: float) -> str:
 
 def threshold_index(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> int | None:
     """Position in the curve from which ``ccr_at_fpr`` reads, or ``None`` where the rate cannot be reached."""
-    if not 0.0 <= fpr <= 1.0:
-        raise ValueError(f"a false positive rate lies within 0..1, got {fpr}")
+    _check_rate(fpr)
+    _check_rule(rule)
     if curve.n_unknown == 0:
         return None
     # FPR falls along the curve: the first position that keeps the bound has the largest CCR and FPR.
     if rule == "inclusive":
         index = int(np.count_nonzero(curve.fpr > fpr))
         return index if index < len(curve.fpr) else None
-    if rule == "published":
-        candidates = np.flatnonzero(curve.at_unknown & (curve.fpr < fpr))
-        return int(candidates[0]) if len(candidates) else None
-    raise ValueError(f"rule is 'inclusive' or 'published', got {rule!r}")
+    candidates = np.flatnonzero(curve.at_unknown & (curve.fpr < fpr))
+    return int(candidates[0]) if len(candidates) else None
+
+
+def _check_rate(fpr: float) -> None:
+    if not 0.0 <= fpr <= 1.0:
+        raise ValueError(f"a false positive rate lies within 0..1, got {fpr}")
+
+
+def _check_rule(rule: str) -> None:
+    if rule not in ("inclusive", "published"):
+        raise ValueError(f"rule is 'inclusive' or 'published', got {rule!r}")
 
 
 def ccr_fpr_sum(curve: OscrCurve, *, rule: CcrRule = "inclusive", fprs: Sequence[float] = FPRS) -> float:

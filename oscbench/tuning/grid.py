@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
-from oscbench.metrics import FPRS, CcrRule, ccr_at_fpr, ccr_column, ccr_fpr_sum, oscr_curve_from_predictions
+from oscbench.metrics import FPRS, CcrRule, ccr_column, ccr_of_many
 from oscbench.postprocessors import POSTPROCESSORS, PostProcessor, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
 from oscbench.types import NEGATIVE, FeatureSet, Inputs, ProgressFn
@@ -76,12 +76,8 @@ def evaluate_grid(
         predicted, confidence = best_one_by_one(
             entry.value, train, queries, settings, score_kind=kind, progress=progress
         )
-    rates = [
-        _rates(validation, predicted[:, s], confidence[:, s], fprs, unknown_label, rule) for s in range(len(settings))
-    ]
-    return pd.concat(
-        [_hyperparameter_columns(settings), _rate_columns(rates, fprs), _further_columns(settings)], axis=1
-    )
+    ccr = ccr_of_many(validation.labels, predicted, confidence, unknown_label=unknown_label, fprs=fprs, rule=rule)
+    return pd.concat([_hyperparameter_columns(settings), _rate_columns(ccr, fprs), _further_columns(settings)], axis=1)
 
 
 def best_one_by_one(
@@ -121,21 +117,9 @@ def _check_splits(train: FeatureSet, validation: FeatureSet) -> None:
         )
 
 
-def _rates(
-    validation: FeatureSet,
-    predicted: NDArray[np.int32],
-    confidence: NDArray[np.float64],
-    fprs: Sequence[float],
-    unknown_label: int,
-    rule: CcrRule,
-) -> tuple[float, ...]:
-    """The CCR at each rate, and behind them their sum."""
-    curve = oscr_curve_from_predictions(validation.labels, predicted, confidence, unknown_label=unknown_label)
-    return (*(ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs), ccr_fpr_sum(curve, rule=rule, fprs=fprs))
-
-
-def _rate_columns(rates: Sequence[tuple[float, ...]], fprs: Sequence[float]) -> pd.DataFrame:
-    return pd.DataFrame(rates, columns=[*map(ccr_column, fprs), "sum"])
+def _rate_columns(ccr: NDArray[np.float64], fprs: Sequence[float]) -> pd.DataFrame:
+    """The CCR at each rate, and behind them their sum, a rate that cannot be reached counting as 0."""
+    return pd.DataFrame(np.column_stack([ccr, np.nansum(ccr, axis=1)]), columns=[*map(ccr_column, fprs), "sum"])
 
 
 def _hyperparameter_columns(settings: Sequence[Any]) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from oscbench.metrics import (
     auoscr,
     ccr_at_fpr,
     ccr_fpr_sum,
+    ccr_of_many,
     closed_set_accuracy,
     oscr_curve,
     oscr_curve_from_predictions,
@@ -125,6 +126,25 @@ def test_both_rules_equal_a_double_loop(sample: Any, unknown_label: int, fpr: fl
             expected = plain_ccr(labels, scores, unknown_label, fpr, rule, weights == "class")
             # Counts divide exactly; class means add fractions in another order.
             assert same(ccr_at_fpr(curve, fpr, rule=rule), expected, 0.0 if weights == "sample" else 1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(scored_samples(), st.sampled_from([NEGATIVE, UNKNOWN]), st.integers(1, 4), st.randoms())
+def test_the_rates_of_many_classifiers_equal_those_of_their_curves(
+    sample: Any, unknown_label: int, n_classifiers: int, random: Any
+) -> None:
+    labels, scores = sample
+    orders = [random.sample(range(len(scores)), len(scores)) for _ in range(n_classifiers)]
+    classifiers = [predict(scores[order]) for order in orders]
+    predicted = np.stack([p.predicted for p in classifiers], axis=1)
+    confidence = np.stack([p.confidence for p in classifiers], axis=1)
+    fprs = (0.0, 0.1, 0.25, 0.5, 2 / 3, *FPRS)
+    for rule in ("inclusive", "published"):
+        found = ccr_of_many(labels, predicted, confidence, unknown_label=unknown_label, fprs=fprs, rule=rule)
+        curves = [oscr_curve(labels, scores[order], unknown_label=unknown_label) for order in orders]
+        expected = [[ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs] for curve in curves]
+        np.testing.assert_array_equal(found, np.array(expected))
+        np.testing.assert_array_equal(np.nansum(found[:, 5:], axis=1), [ccr_fpr_sum(c, rule=rule) for c in curves])
 
 
 @settings(max_examples=80, deadline=None)
@@ -279,6 +299,8 @@ def test_scores_that_are_not_finite_are_refused_with_their_row(bad: float, colum
         predict(scores)
     with pytest.raises(ValueError, match="row 4321"):
         oscr_curve_from_predictions(np.zeros(5000, int), np.zeros(5000, int), scores[:, column], unknown_label=NEGATIVE)
+    with pytest.raises(ValueError, match="row 4321"):
+        ccr_of_many(np.zeros(5000, int), np.zeros((5000, 3), int), scores, unknown_label=NEGATIVE)
 
 
 @pytest.mark.parametrize("bad", [-3, 2, 100])
@@ -303,6 +325,16 @@ def test_other_wrong_input_is_refused() -> None:
     for call in (lambda: ccr_at_fpr(curve, 1.5), lambda: ccr_at_fpr(curve, 0.5, rule="strict")):
         with pytest.raises(ValueError, match=r"1\.5|'strict'"):
             call()
+    many: dict[str, Any] = {"labels": [0, NEGATIVE], "predicted": [[0], [0]], "confidence": [[1.0], [0.0]]}
+    for change, message in [
+        ({"unknown_label": 0}, "unknown_label"),
+        ({"predicted": [[0]]}, r"\(1, 1\).*\(2, 1\)"),
+        ({"labels": [0]}, "2 rows"),
+        ({"fprs": (0.5, -0.1)}, r"-0\.1"),
+        ({"rule": "strict"}, "'strict'"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ccr_of_many(**({"unknown_label": NEGATIVE} | many | change))
     with pytest.raises(ValueError, match="'simpson'"):
         auoscr(curve, rule="simpson")
 
