@@ -193,12 +193,14 @@ def ccr_of_many(
         return table
     shares = np.arange(1, n_unknown + 1) / n_unknown
     allowed = [_n_allowed(shares, fpr, rule) for fpr in fprs]
-    unknown_scores.partition(sorted({n_unknown - 1 - m for m in allowed if m < n_unknown} | {n_unknown - 1}), axis=1)
+    highest = unknown_scores.max(axis=1)
+    places = {n_unknown - 1 - m for m in allowed if m < n_unknown}
+    unknown_scores.partition(np.array(sorted(places), np.intp), axis=1)
     for f, m in enumerate(allowed):
         above = -np.inf if m == n_unknown else unknown_scores[:, n_unknown - 1 - m, None]
         if rule == "inclusive":
             reached = np.count_nonzero(correct_scores > above, axis=1)
-            exists = (reached > 0) | (unknown_scores[:, -1:] > above).ravel()
+            exists = (reached > 0) | (highest > np.ravel(above))
         else:
             lowest = np.min(unknown_scores, axis=1, where=unknown_scores > above, initial=np.inf)
             reached = np.count_nonzero(correct_scores >= lowest[:, None], axis=1)

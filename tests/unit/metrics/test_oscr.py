@@ -147,6 +147,18 @@ def test_the_rates_of_many_classifiers_equal_those_of_their_curves(
         np.testing.assert_array_equal(np.nansum(found[:, 5:], axis=1), [ccr_fpr_sum(c, rule=rule) for c in curves])
 
 
+@pytest.mark.parametrize("fprs", [FPRS, (1.0,)])
+@pytest.mark.parametrize("rule", ["inclusive", "published"])
+def test_the_rates_of_many_classifiers_at_a_larger_size_with_ties(rule: Any, fprs: tuple[float, ...]) -> None:
+    rng = np.random.default_rng(8)
+    labels, predicted = rng.integers(-2, 4, 3000), rng.integers(0, 4, (3000, 5))
+    confidence = np.round(rng.normal(size=(3000, 5)), 2)
+    found = ccr_of_many(labels, predicted, confidence, unknown_label=NEGATIVE, fprs=fprs, rule=rule)
+    for s in range(5):
+        curve = oscr_curve_from_predictions(labels, predicted[:, s], confidence[:, s], unknown_label=NEGATIVE)
+        np.testing.assert_array_equal(found[s], [ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs])
+
+
 @settings(max_examples=80, deadline=None)
 @given(scored_samples(), st.sampled_from([NEGATIVE, UNKNOWN]))
 def test_every_point_of_the_curve_is_what_its_threshold_gives(sample: Any, unknown_label: int) -> None:
