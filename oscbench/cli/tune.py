@@ -90,7 +90,7 @@ def tune(
     Missing stages (data, training, features) are run first. Every finished trial is kept: a killed search goes on
     where it was when the same command is run again. `oscbench watch` shows it live.
     """
-    from oscbench.cli.tune_view import LiveView, print_report, report_of
+    from oscbench.cli.tune_view import LiveView, print_report, print_warnings, report_of
     from oscbench.distributed.tuning_stage import FeatureRequest, TuneRequest, ensure_tuning
 
     source = FeatureRequest(
@@ -123,6 +123,7 @@ def tune(
         searches = ensure_tuning(request, LiveView(), lambda begun: _ask_to_resume(begun, resume or yes))
     report = report_of(searches)
     print_json(report) if json else print_report(report)
+    print_warnings(report)
 
 
 # --- what is asked for -------------------------------------------------------------------------------------------

@@ -136,6 +136,7 @@ def _search_report(search: Search) -> dict[str, Any]:
         "n_known": int(table["n_known"].iloc[0]),
         "n_negative": int(table["n_negative"].iloc[0]),
         "warnings": edge_warnings(search.space, "grid" if search.is_exhaustive else search.kind, best.params),
+        "notes": list(search.notes()),
         "folder": str(search.folder),
     }
     if search.published is not None:
@@ -186,7 +187,7 @@ def _over_seeds(searches: list[Search]) -> list[dict[str, Any]]:
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """The report for people: on stdout, warnings on stderr."""
+    """The report for people, on stdout."""
     if report["data"].startswith("demo"):
         print(f"Data: {report['data']} (embedded demonstration images, not ImageNet), protocol {report['protocol']}")
     else:
@@ -211,14 +212,26 @@ def _print_search(algorithm: str, search: dict[str, Any]) -> None:
         here = f"; here it reaches {published['sum_here']:.4f}" if published["sum_here"] is not None else ""
         print(f"  published  {_setting(published['params'])}: sum {published['sum']:.4f} on ImageNet{here}")
     print(f"  files      {search['folder']}/{{trials.csv,trials.parquet,best.yaml}}")
-    if search["trials"] < search["total"]:
-        print(
-            f"warning: {search['total'] - search['trials']} of {search['total']} trials are missing "
-            f"({search['failed']} failed); run the same command with --resume",
-            file=sys.stderr,
-        )
-    for line in search["warnings"]:
-        print(f"warning: {line}", file=sys.stderr)
+
+
+def print_warnings(report: dict[str, Any]) -> None:
+    """What is missing, what lies on an edge and what the method had to bend, on stderr."""
+    for search in report["searches"]:
+        whose = f"{search['training']}, seed {search['seed']}: " if len(report["searches"]) > 1 else ""
+        missing = search["total"] - search["trials"]
+        if missing:
+            _warn(
+                f"{whose}{missing} of {search['total']} trials are missing ({search['failed']} failed); "
+                "run the same command with --resume"
+            )
+        for line in search["warnings"]:
+            _warn(f"{whose}{line}")
+        for line in search["notes"]:
+            print(f"note: {whose}{line}", file=sys.stderr)
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
 
 
 def _print_spread(row: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -94,12 +95,21 @@ class DistanceService:
             if self._pending is None:
                 train, validation = ray.get([features["train"], features["val"]])
                 objective = Objective(self._algorithm, train, validation, **self._options, make_source=_source_for)
-                self._pending = PendingSettings(objective)
+                self._pending = PendingSettings(partial(_with_notes, objective))
         return self._pending.ask(setting)
 
     def passes(self) -> list[int]:
         """How many settings each pass had."""
         return list(self._pending.passes) if self._pending is not None else []
+
+
+def _with_notes(evaluate: Callable[[Sequence[Setting]], list[Outcome]], settings: Sequence[Setting]) -> list[Outcome]:
+    """The outcomes, each with what the pass logged: nobody reads the log of this process."""
+    from oscbench.tuning.notes import collected_notes
+
+    with collected_notes() as notes:
+        outcomes = evaluate(settings)
+    return [outcome | {"notes": tuple(notes)} for outcome in outcomes]
 
 
 def _source_for(gallery: Gallery) -> NeighborSource:

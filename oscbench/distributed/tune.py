@@ -59,7 +59,7 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """A trial has reported."""
-        names = ("error",) if "error" in result else (*RATES, "seconds")
+        names = ("error", "notes") if "error" in result else (*RATES, "seconds", "notes")
         self._record(trial.config["setting"], {name: result[name] for name in names})
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:

@@ -19,7 +19,8 @@ from oscbench.tuning.trials import RATES
 from oscbench.types import NEGATIVE, FeatureSet
 
 Outcome = dict[str, Any]
-"""Either the columns of ``RATES`` and ``seconds``, or ``error``: what one trial has to report."""
+"""Either the columns of ``RATES`` and ``seconds``, or ``error``: what one trial has to report; from the service also
+``notes``, what the method had to bend."""
 
 
 def check_validation(validation: FeatureSet, where: str) -> None:

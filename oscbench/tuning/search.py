@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,13 +17,15 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 
-from oscbench.artifacts import META, Meta, exclusive_lock
+from oscbench.artifacts import META, Meta, exclusive_lock, write_text
 from oscbench.config import fingerprint
 from oscbench.errors import OscbenchError
 from oscbench.metrics import CcrRule
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
 from oscbench.rundir import RunDir
+from oscbench.tuning.notes import FILE as NOTES
+from oscbench.tuning.notes import merge_notes
 from oscbench.tuning.objective import Outcome
 from oscbench.tuning.proposals import GENERATION, Proposer
 from oscbench.tuning.published import Published, published_best
@@ -160,6 +163,11 @@ class Search:
             return 0
         return int((read_trials(path)["status"] == "done").sum())
 
+    def notes(self) -> tuple[str, ...]:
+        """What the method had to bend in the trials so far, one line each."""
+        path = self.folder / NOTES
+        return tuple(path.read_text(encoding="utf-8").splitlines()) if path.exists() else ()
+
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Held by the one process that works on the search; another one is told who has it."""
         return exclusive_lock(self.folder / ".lock", f"the search in {self.folder}")
@@ -227,10 +235,18 @@ class SearchRun:
             "finished_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "features": search.features,
         }
+        self._note(outcome.get("notes", ()))
         self.journal.append(row)
         self._study.add(row)
         if self._first is None:
             self._first = (time.monotonic(), self.done)
+
+    def _note(self, lines: Iterable[str]) -> None:
+        """Keeps what the method had to bend; what is known already is not written again."""
+        known = self.search.notes()
+        merged = merge_notes(known, lines)
+        if merged != known:
+            write_text(self.search.folder / NOTES, "".join(f"{line}\n" for line in merged))
 
     @property
     def done(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from feature_factory import make_features
 
-from oscbench.cli.tune_view import LiveView, print_report, report_of
+from oscbench.cli.tune_view import LiveView, print_report, print_warnings, report_of
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.rundir import RunDir
 from oscbench.tuning.objective import Objective
@@ -58,6 +58,7 @@ def test_report_of_one_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert found["published"]["sum_here"] == published.item()
     assert "over_seeds" not in report
     print_report(report)
+    print_warnings(report)
     out, err = capsys.readouterr()
     assert out.startswith("Data: demo-1234 (embedded demonstration images, not ImageNet), protocol p1")
     assert "published  tail_size 1000, distance_multiplier 2, alpha 10: sum 1.5823 on ImageNet; here it reaches" in out
@@ -114,8 +115,28 @@ def test_failed_trials_are_told_and_leave_the_search_open(tmp_path: Path, capsys
     assert table["error"].tolist() == [""] * 6 + ["out of luck", ""]
     report = report_of([search])
     assert (report["searches"][0]["trials"], report["searches"][0]["failed"]) == (7, 1)
-    print_report(report)
+    print_warnings(report)
     assert "1 of 8 trials are missing (1 failed); run the same command with --resume" in capsys.readouterr().err
+
+
+def test_notes_are_told_once_and_of_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    searches = [finished(tmp_path, seed, GRID) for seed in (0, 1)]
+    with SearchRun(searches[1]) as run:
+        for count in (7, 12, 9):  # as passes over different settings say it
+            run.record(
+                {"tail_size": count, "distance_multiplier": 1.5, "alpha": 3},
+                {"error": "none", "notes": (f"OpenMax: {count} of 40 tails became a step", "OpenMax: bent")},
+            )
+    report = report_of(searches)
+    assert report["searches"][0]["notes"] == []
+    assert report["searches"][1]["notes"] == ["OpenMax: 12 of 40 tails became a step", "OpenMax: bent"]
+    print_warnings(report)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("note")] == [
+        "note: softmax, seed 1: OpenMax: 12 of 40 tails became a step",
+        "note: softmax, seed 1: OpenMax: bent",
+    ]
+    assert "warning: softmax, seed 0: the best tail_size" in "\n".join(lines)
 
 
 def test_own_data_are_named_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

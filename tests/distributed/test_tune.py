@@ -14,6 +14,7 @@ import pytest
 import ray
 from feature_factory import make_features
 
+from oscbench.cli.tune_view import report_of
 from oscbench.distributed.distance_shards import ShardedSource
 from oscbench.distributed.service import start_service
 from oscbench.distributed.tune import run_search, wait_for_cpu
@@ -65,6 +66,22 @@ def test_tune_gives_the_rows_of_the_plain_objective_and_fills_the_study(tmp_path
     trials = storage.get_all_trials(study._study_id)
     assert sorted(trial.value for trial in trials) == sorted(table["sum"])
     assert search.is_complete()
+
+
+def test_what_the_service_had_to_bend_reaches_the_search(tmp_path: Path) -> None:
+    search = search_in(tmp_path, "openmax", ("tail_size=5,20,60", "distance_multiplier=2.0", "alpha=2,9"))
+    with SearchRun(search) as run:
+        run_search(run, max_concurrent=2)
+    largest = {"tail_size": 60, "distance_multiplier": 2.0, "alpha": 9}
+    method = POSTPROCESSORS.info("openmax")
+    alone = method.value(method.params(**largest)).fit(TRAIN)
+    tail, alpha = (f"OpenMax: {note}" for note in alone.notes)
+    assert tail.startswith("OpenMax: tail size 60 clipped for 6 of 6 classes")
+    noted = sorted(search.notes())
+    assert noted[1:] == [tail]  # once, however many passes there were, and the largest one
+    assert noted[0].startswith(alpha.removesuffix("1 settings"))
+    document = report_of([search])
+    assert sorted(document["searches"][0]["notes"]) == noted
 
 
 def test_a_method_without_hyperparameters_is_one_trial(tmp_path: Path) -> None:
