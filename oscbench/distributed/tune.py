@@ -20,6 +20,7 @@ from ray.tune.search import Searcher
 from oscbench.distributed.service import SERVICE_CPUS, TRIAL_CPUS, start_service
 from oscbench.distributed.trial import ServiceTrial
 from oscbench.errors import OscbenchError
+from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.tuning.objective import Outcome
 from oscbench.tuning.search import SearchRun
 from oscbench.tuning.space import Setting
@@ -148,7 +149,8 @@ def run_search(
     callers = min(wanted, search.total - run.done)
     options = {"rule": search.rule, "score_kind": search.score_kind, "expected": search.expected_settings()}
     splits = {"train": search.train, "val": search.validation}
-    features = {name: ray.put(_plain_arrays(split)) for name, split in splits.items()}
+    uses_pooled = getattr(POSTPROCESSORS.get(search.algorithm), "uses_pooled", False)
+    features = {name: ray.put(_to_store(split, with_pooled=uses_pooled)) for name, split in splits.items()}
     service = start_service(search.algorithm, options, callers=callers)
     trainable = tune.with_parameters(ServiceTrial, service=service, features=features)
     try:
@@ -214,10 +216,15 @@ def _trial_folder(trial: Trial) -> str:
     return trial_id(trial.config["setting"])
 
 
-def _plain_arrays(features: FeatureSet) -> FeatureSet:
-    """The same set with memory maps as plain arrays, which the object store shares without copying."""
+def _to_store(features: FeatureSet, *, with_pooled: bool) -> FeatureSet:
+    """The same set with memory maps as plain arrays, which the object store shares without copying.
+
+    The pooled vectors, by far the largest array, go along only where a method says ``uses_pooled``.
+    """
     fields = {field.name: getattr(features, field.name) for field in dataclasses.fields(features)}
     arrays: Any = {name: np.asarray(value) for name, value in fields.items() if isinstance(value, np.memmap)}
+    if not with_pooled:
+        arrays["pooled"] = None
     return dataclasses.replace(features, **arrays)
 
 

@@ -26,6 +26,7 @@ from oscbench.tuning.search import Search, SearchRun
 from oscbench.tuning.space import complete_setting, load_space
 from oscbench.tuning.study import open_storage
 from oscbench.tuning.trials import RATES, read_trials
+from oscbench.types import FeatureSet
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -167,18 +168,29 @@ def test_trial_processes_import_nothing_heavy() -> None:
     assert not {"torch", "numba", "scipy", "sklearn", "optuna", "oscbench.tuning"} & set(modules)
 
 
-def test_features_travel_by_reference_not_in_the_trial(tmp_path: Path) -> None:
-    """A feature set larger than what Tune lets a trainable carry goes through."""
+@pytest.mark.parametrize("uses_pooled", [False, True])
+def test_features_travel_by_reference_not_in_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uses_pooled: bool
+) -> None:
+    """A feature set larger than what Tune lets a trainable carry goes through; pooled vectors where they are used."""
+    stored: list[Any] = []
+    put = ray.put
+    monkeypatch.setattr(ray, "put", lambda value, **options: (stored.append(value), put(value, **options))[1])
+    monkeypatch.setattr(POSTPROCESSORS.get("mls"), "uses_pooled", uses_pooled, raising=False)
     big = make_features(4000, dims=600)
     assert big.embedding.nbytes > 50e6
     mapped = np.lib.format.open_memmap(tmp_path / "e.npy", "w+", np.float32, big.embedding.shape)
     mapped[:] = big.embedding
-    search = search_in(tmp_path, "mls", train=dataclasses.replace(big, embedding=mapped))
+    pooled = np.ones((len(big), 3), np.float32)
+    search = search_in(tmp_path, "mls", train=dataclasses.replace(big, embedding=mapped, pooled=pooled))
     search = dataclasses.replace(search, validation=make_features(5, dims=600, negatives=9, seed=1))
     with SearchRun(search) as run:
         run_search(run)
         run.finish()
     assert search.is_complete()
+    (train,) = [value for value in stored if isinstance(value, FeatureSet) and len(value) == len(big)]
+    assert type(train.embedding) is np.ndarray  # not a memory map, which would be copied
+    assert (train.pooled is not None) == uses_pooled
     sizes = [file.stat().st_size for file in (search.folder / "ray").rglob("*") if file.is_file()]
     assert sum(sizes) < 1e6
 
