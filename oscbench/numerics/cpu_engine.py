@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from oscbench.numerics import kernels
 from oscbench.numerics.distances import COLUMN_TILE, Gallery, distance_tile, left_factor, narrowed, right_factor, tiles
-from oscbench.numerics.inclusion import LOG_SCORE_OF_ONE, X_FLOOR, Grid, InclusionFits, InclusionKind
+from oscbench.numerics.inclusion import LOG_SCORE_OF_ONE, NO_PROBABILITY, X_FLOOR, Grid, InclusionFits, InclusionKind
 from oscbench.numerics.kernels import CHUNK
 
 _SAMPLE: Final = 1024
@@ -104,12 +104,13 @@ class CpuEngine:
             low, high = max(begin, self.start), min(end, self.stop)
             part = self._tile(left, begin, end)[:, low - begin : high - begin]
             distances[:, low - self.start : high - self.start] = part
-        key = np.full((n, packed.n_settings), -3e38, np.float32)
-        row = np.full((n, packed.n_settings), n_rows, np.int64)
-        ceiling = LOG_SCORE_OF_ONE if kind == "probability" else 3e38
+        stepped = kind == "probability"
+        lowest, ceiling = (NO_PROBABILITY, LOG_SCORE_OF_ONE) if stepped else (-3e38, 3e38)
+        key = np.full((n, packed.n_settings), lowest, np.float32)
+        row = np.zeros((n, packed.n_settings), np.int64)
         kernels.best_rows(
             distances.numpy(), n_rows, packed.reach, packed.shape, packed.offset, packed.intercept, packed.slope,
-            packed.lowest[kind], np.float32(X_FLOOR[kind]), np.float32(ceiling), self.prune, key, row,
+            packed.lowest[kind], np.float32(X_FLOOR[kind]), np.float32(ceiling), stepped, self.prune, key, row,
         )  # fmt: skip
         return key, row
 

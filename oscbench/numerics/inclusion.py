@@ -19,14 +19,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oscbench.numerics.weibull import LOG_FLOOR, fit_low_tails
+from oscbench.numerics.weibull import LOG_FLOOR, fit_low_tails, probability_of
 
 InclusionKind = Literal["log", "probability"]
 
-LOG_SCORE_OF_ZERO: Final = -54.0 * math.log(2.0)
-"""Up to this g, 1 - exp(-e^g) is exactly 0 in float64."""
 LOG_SCORE_OF_ONE: Final = math.log(54.0 * math.log(2.0))
 """From this g on, 1 - exp(-e^g) is exactly 1 in float64."""
+NO_PROBABILITY: Final = -54.0 * math.log(2.0) - 1.0
+"""Stands for every g whose probability is exactly 0 in float64, which holds below 1 more than this."""
+HALF_STEP: Final = 2.0**-54
+"""Probabilities are multiples of twice this, as differences from 1 in float64 are."""
 X_FLOOR: Final[dict[str, float]] = {"log": LOG_FLOOR, "probability": 1e-30}
 """Where x is clamped. A probability is exactly 0 there: shapes are above 0.9, since ln x spans less than ln 3."""
 
@@ -106,6 +108,17 @@ class InclusionFits:
             exponent_log = np.log(-np.log1p(-omega))
         radii: NDArray[np.float64] = self.reach - np.exp(self.log_scale + exponent_log / self.shape)
         return radii
+
+
+def lowest_of_equal_probability(g: torch.Tensor) -> torch.Tensor:
+    """The lowest log score that has the same probability in float64, ``NO_PROBABILITY`` where that is 0.
+
+    Rows whose probabilities round to the same number tie, and the first of them wins; near 0 and 1 that happens to log
+    scores far apart. Between -22 and 3 the step is below the resolution of float32.
+    """
+    p = probability_of(g.to(torch.float64))
+    exponent = torch.where(p < 0.5, -torch.log1p(HALF_STEP - p), -torch.log(1.0 - p + HALF_STEP))
+    return torch.where(p > 0.0, exponent.log(), NO_PROBABILITY).to(g.dtype)
 
 
 def fit_inclusion(tails: torch.Tensor, available: NDArray[np.int64], grid: Grid, out: InclusionFits) -> None:

@@ -20,6 +20,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
 
+from oscbench.numerics.inclusion import HALF_STEP, NO_PROBABILITY
 from oscbench.numerics.weibull import CONSTANT_SPAN, STEP_SHAPE
 
 CHUNK: Final = 128
@@ -289,15 +290,28 @@ def _nearest_chunk(d: Any, n_rows: int) -> int:
 
 
 @njit(error_model="numpy", forceinline=True, cache=True)
-def _improve(value: Any, scores: Any, first: int, ceiling: Any, best: Any, row: Any, q: int, s: int) -> None:
+def lowest_of_equal_probability(g: Any) -> Any:
+    """As ``inclusion.lowest_of_equal_probability``, for one float32."""
+    if -22.0 < g < 3.0:
+        return g
+    p = 1.0 - math.exp(-math.exp(np.float64(g)))
+    if p == 0.0:
+        return np.float32(NO_PROBABILITY)
+    exponent = -math.log1p(HALF_STEP - p) if p < 0.5 else -math.log(1.0 - p + HALF_STEP)
+    return min(g, np.float32(math.log(exponent)))
+
+
+@njit(error_model="numpy", forceinline=True, cache=True)
+def _improve(value: Any, scores: Any, first: int, stepped: bool, best: Any, row: Any, q: int, s: int) -> None:
     """Takes over a chunk's best row if it beats the running best, or ties with it and stands earlier."""
-    value = min(value, ceiling)
     if value < best[q, s]:
         return
+    if stepped:
+        value = lowest_of_equal_probability(value)
     i = 0
     while i < CHUNK - 1 and scores[i] < value:
         i += 1
-    if value > best[q, s] or first + i < row[q, s]:
+    if value > best[q, s] or (value == best[q, s] and first + i < row[q, s]):
         best[q, s], row[q, s] = value, first + i
 
 
@@ -313,6 +327,7 @@ def best_rows(
     lowest: Any,
     floor: Any,
     ceiling: Any,
+    stepped: bool,
     prune: bool,
     best: Any,
     row: Any,
@@ -320,9 +335,10 @@ def best_rows(
     """Largest score and its row for every query (Q) and setting (S), into ``best`` and ``row`` (Q, S).
 
     ``distances`` is (Q, rows padded to whole chunks); the parameters are (chunks, S, CHUNK), ``lowest`` (chunks, S).
-    Scores above ``ceiling`` count as equal; ties go to the lowest row. A query's nearest chunk is scored first.
-    With ``prune`` a chunk is skipped when no row of it can displace the running best: ln z <= z - 1 bounds it by
-    a line ``intercept - slope · d``, and ``lowest`` is the largest score at the clamp. The result is the same without.
+    ``best`` and ``row`` start as what is to be beaten. Ties go to the lowest row; if ``stepped``, log scores of equal
+    probability tie, and from ``ceiling`` on all do. A query's nearest chunk is scored first. With ``prune`` a chunk is
+    skipped when no row of it can displace the running best: ln z <= z - 1 bounds it by a line
+    ``intercept - slope · d``, and ``lowest`` is the largest score at the clamp. The result is the same without.
     """
     n_queries, n_chunks, n_settings = distances.shape[0], reach.shape[0], reach.shape[1]
     scores = np.empty(CHUNK, np.float32)
@@ -332,7 +348,7 @@ def best_rows(
         d = distances[q, c * CHUNK : (c + 1) * CHUNK]
         for s in range(n_settings):
             value = _chunk_scores(d, reach[c, s], shape[c, s], offset[c, s], floor, scores)
-            _improve(value, scores, c * CHUNK, ceiling, best, row, q, s)
+            _improve(value, scores, c * CHUNK, stepped, best, row, q, s)
     for c in range(n_chunks):
         for s in range(n_settings):
             for q in range(n_queries):
@@ -344,7 +360,7 @@ def best_rows(
                     if bound < best[q, s] or (bound == best[q, s] and row[q, s] < c * CHUNK):
                         continue
                 value = _chunk_scores(d, reach[c, s], shape[c, s], offset[c, s], floor, scores)
-                _improve(value, scores, c * CHUNK, ceiling, best, row, q, s)
+                _improve(value, scores, c * CHUNK, stepped, best, row, q, s)
 
 
 @njit(nogil=True, error_model="numpy", cache=True)

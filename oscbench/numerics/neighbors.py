@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from oscbench.numerics.cpu_engine import CpuEngine
 from oscbench.numerics.distances import ROW_TILE, Gallery, check_width, prepare_rows, tiles
-from oscbench.numerics.inclusion import LOG_SCORE_OF_ZERO, X_FLOOR, Grid, InclusionFits, InclusionKind, Setting
+from oscbench.numerics.inclusion import X_FLOOR, Grid, InclusionFits, InclusionKind, Setting
 from oscbench.numerics.kernels import refine
 from oscbench.numerics.torch_engine import TorchEngine
 from oscbench.numerics.weibull import probability_of
@@ -178,20 +178,17 @@ class RowShard:
             if self.precision == "float64":
                 winners.score[rows] = key
             else:
-                winners.score[rows] = self._refined(prepared[rows], key, row, kind)
+                winners.score[rows] = self._refined(prepared[rows], row, kind)
             winners.key[rows], winners.label[rows] = key, self.gallery.labels[self.start + row]
 
         self._run(block, list(tiles(0, len(prepared), self.engine.query_tile, len(prepared))), progress)
         return winners
 
     def _refined(
-        self, queries: NDArray[np.float64], key: NDArray[Any], row: NDArray[np.int64], kind: InclusionKind
+        self, queries: NDArray[np.float64], row: NDArray[np.int64], kind: InclusionKind
     ) -> NDArray[np.float64]:
-        """Float64 scores (B, S) of the rows that won in float32; brings rows of equal probability to the first."""
+        """Float64 scores (B, S) of the rows that won in float32."""
         fits, score = self._fitted(), np.empty(row.shape)
-        if kind == "probability":
-            none = key <= LOG_SCORE_OF_ZERO
-            key[none], row[none] = LOG_SCORE_OF_ZERO, 0
         rows, cosine = self.gallery.rows[self.start : self.stop], self.gallery.metric == "cosine"
         refine(queries, rows, row, cosine, fits.shape, fits.log_scale, fits.reach, X_FLOOR[kind], score)
         return probability_of(torch.from_numpy(score)).numpy() if kind == "probability" else score

@@ -19,12 +19,13 @@ from oscbench.numerics.distances import (
     tiles,
 )
 from oscbench.numerics.inclusion import (
-    LOG_SCORE_OF_ONE,
+    NO_PROBABILITY,
     X_FLOOR,
     Grid,
     InclusionFits,
     InclusionKind,
     fit_inclusion,
+    lowest_of_equal_probability,
 )
 from oscbench.numerics.weibull import log_exponent, probability_of
 
@@ -66,15 +67,20 @@ class TorchEngine:
     ) -> tuple[NDArray[np.floating[Any]], NDArray[np.int64]]:
         """Largest score and its row (counted from ``start``) for a block of queries, each (B, S).
 
-        In float64 the score is final and ties are those of the score kind itself; in float32 it is the log score,
-        cut where the probability is 1, and the caller computes the winner's score again.
+        In float64 the score is final and ties are those of the score kind itself; in float32 it is the log score, or
+        for probabilities the lowest that ties with it, and the caller computes the winner's score again.
         """
-        n_settings = len(self._shape)
-        key = torch.full((len(queries), n_settings), -torch.inf, dtype=self.dtype, device=self.device)
+        n_settings, stepped = len(self._shape), kind == "probability" and self.dtype == torch.float32
+        lowest = NO_PROBABILITY if stepped else -torch.inf
+        key = torch.full((len(queries), n_settings), lowest, dtype=self.dtype, device=self.device)
         row = torch.zeros((len(queries), n_settings), dtype=torch.int64, device=self.device)
         for low, high, distances in self._tiles(queries):
             for s in range(n_settings):
-                value, index = self._scores(distances, s, slice(low, high), kind).max(dim=1)
+                scores = self._scores(distances, s, slice(low, high), kind)
+                value, index = scores.max(dim=1)
+                if stepped:
+                    value = torch.minimum(value, lowest_of_equal_probability(value))
+                    index = (scores >= value[:, None]).to(torch.uint8).argmax(dim=1)  # the first
                 better = value > key[:, s]
                 key[:, s] = torch.where(better, value, key[:, s])
                 row[:, s] = torch.where(better, index + low, row[:, s])
@@ -105,6 +111,4 @@ class TorchEngine:
     def _scores(self, distances: torch.Tensor, s: int, rows: slice, kind: InclusionKind) -> torch.Tensor:
         x = self._reach[s, rows] - distances
         g = log_exponent(x, self._shape[s, rows], self._log_scale[s, rows], X_FLOOR[kind])
-        if kind == "log":
-            return g
-        return probability_of(g) if self.dtype == torch.float64 else g.clamp(max=LOG_SCORE_OF_ONE)
+        return probability_of(g) if kind == "probability" and self.dtype == torch.float64 else g

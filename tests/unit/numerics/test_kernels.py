@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from oscbench.numerics.kernels import collect_smallest, exp64, fit_rows, log32, log64
-from oscbench.numerics.weibull import fit_low_tails
+from oscbench.numerics import inclusion
+from oscbench.numerics.kernels import collect_smallest, exp64, fit_rows, log32, log64, lowest_of_equal_probability
+from oscbench.numerics.weibull import fit_low_tails, probability_of
 
 
 @njit
@@ -43,6 +45,23 @@ def test_polynomials_are_accurate() -> None:
     apply_64(wide, log, exp)
     np.testing.assert_allclose(log, np.log(wide), rtol=0, atol=1e-12)
     np.testing.assert_allclose(exp, np.exp(7.0 * log), rtol=1e-9)
+
+
+def test_equal_probabilities_have_one_lowest_log_score() -> None:
+    g = torch.cat([torch.linspace(-38.5, -20.0, 20_000), torch.linspace(2.5, 3.8, 20_000)])
+    p = probability_of(g.double())
+    lowest = inclusion.lowest_of_equal_probability(g.double())
+    some = p > 0
+    assert (lowest[~some] == inclusion.NO_PROBABILITY).all()
+    assert (g[~some] < inclusion.NO_PROBABILITY + 1.0 + 1e-6).all()
+    inside, below = lowest[some] + 1e-9, lowest[some] - 1e-9
+    coarse = (g[some] < -34.0) | (g[some] > 3.4)  # where a step is wider than the distance from its edge
+    assert torch.equal(probability_of(inside)[coarse], p[some][coarse])
+    assert (probability_of(below)[coarse] < p[some][coarse]).all()
+    compiled = np.array([lowest_of_equal_probability(value) for value in g.numpy()])
+    np.testing.assert_allclose(compiled, lowest, rtol=3e-7)
+    steps = g.numpy() < -36.0
+    assert len(np.unique(compiled[steps])) == len(torch.unique(p[steps])) < 20
 
 
 @settings(max_examples=40, deadline=None)

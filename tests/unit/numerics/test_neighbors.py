@@ -138,6 +138,20 @@ def test_classes_of_probability_one_tie_and_the_lowest_wins(engine: str) -> None
         assert (score[tied, s] == 1.0).all()
 
 
+@pytest.mark.parametrize("engine", ["compiled", "torch32"])
+def test_probabilities_of_a_few_steps_above_zero_tie_as_in_float64(engine: str) -> None:
+    """There log scores apart by tenths have one probability, and the lowest class among them wins."""
+    gallery = Gallery.build(*clustered(600, 12, 32, seed=0), 12)
+    queries, settings = np.random.default_rng(5).normal(size=(2000, 32)), [Setting(10, 0.3), Setting(100, 0.2)]
+    by_log, _ = LocalSource(gallery, precision="float64").best(queries, settings, score_kind="log")
+    label, score = LocalSource(gallery, precision="float64").best(queries, settings, score_kind="probability")
+    label32, _ = LocalSource(gallery, **ENGINES[engine]).best(queries, settings, score_kind="probability")
+    tied = (score > 0.0) & (score < 1e-14) & (by_log != label)
+    assert tied.sum() >= 10
+    np.testing.assert_array_equal(label32[tied], label[tied])
+    np.testing.assert_array_equal(label32[score == 0.0], label[score == 0.0])
+
+
 def test_tails_ascend_and_leave_out_the_own_class() -> None:
     source = LocalSource(GALLERY, n_shards=3)
     tails = source.tails(350)
