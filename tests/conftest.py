@@ -10,6 +10,8 @@ import pytest
 
 # Before ray is imported anywhere: no usage report leaves the machine, and a worker's log stays out of the test output.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray's workers would otherwise run at niceness 15 and starve beside anything else that the machine does.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 ALLOWED_SKIPS = Path(__file__).parent / "allowed_skips.txt"
 
