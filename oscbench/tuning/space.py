@@ -265,6 +265,8 @@ def edge_warnings(space: SearchSpace, search: str, best: Mapping[str, Any]) -> l
         low, high = ends
         at_top = best[name] == high
         beyond = _beyond(space, search, name, at_top)
+        if beyond == best[name]:  # a whole number that cannot be smaller
+            continue
         lines.append(
             f"the best {name} {best[name]:g} is the {'largest' if at_top else 'smallest'} value searched, a better one "
             f"may lie beyond: try --set {name}={best[name]:g},{beyond:g} or --search optuna with a wider range"

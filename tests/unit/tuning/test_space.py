@@ -231,3 +231,9 @@ def test_a_written_grid_reads_back_and_covers_the_product(axes: dict[str, list[i
         size *= len(values)
     assert len(settings) == size
     assert isinstance(space, SearchSpace)
+
+
+def test_no_edge_where_nothing_lies_beyond() -> None:
+    space = SearchSpace(algorithm="openmax", grid={"alpha": (1, 2)}, ranges={})
+    assert edge_warnings(space, "grid", {"alpha": 1}) == []
+    assert len(edge_warnings(space, "grid", {"alpha": 2})) == 1
