@@ -1,4 +1,4 @@
-"""The two ways a command ends badly; the CLI prints either as one line and exits with its code."""
+"""The ways a command ends badly; the CLI prints each as one line and exits with its code."""
 
 
 class OscbenchError(Exception):
@@ -14,3 +14,9 @@ class UsageError(OscbenchError, ValueError):
     """
 
     exit_code = 2
+
+
+class StoppedError(OscbenchError):
+    """The user stopped it with Ctrl-C; the message says what is kept (exit code 130)."""
+
+    exit_code = 130

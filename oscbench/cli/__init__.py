@@ -10,6 +10,7 @@ from importlib import import_module
 import typer
 
 from oscbench import __version__
+from oscbench.errors import StoppedError
 
 VERBS = ("protocol", "data", "train", "extract", "tune", "watch", "evaluate", "threshold", "export", "doctor")
 """Modules of this package in the order of the help page; each has ``register(app)``."""
@@ -54,9 +55,11 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str], debug: bool) -> int:
     try:
         code = app(arguments, standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return 130
+        if code == StoppedError.exit_code:  # the option parser's answer to Ctrl-C
+            raise StoppedError("interrupted")
+    except (StoppedError, KeyboardInterrupt, typer.Abort) as error:
+        print(str(error) or "interrupted", file=sys.stderr)
+        return StoppedError.exit_code
     except BrokenPipeError:  # `oscbench … | head`
         sys.stderr.close()
         return 1

@@ -54,7 +54,7 @@ def tune(
         int | None, typer.Option("--trials", min=1, help="Budget of optuna and random (default 60).")
     ] = None,
     time_budget: Annotated[
-        str | None, typer.Option("--time-budget", help="Stop after this long: 90s, 10m, 1h30m.")
+        str | None, typer.Option("--time-budget", help="Stop each search after this long: 90s, 10m, 1h30m.")
     ] = None,
     max_concurrent: Annotated[
         int | None, typer.Option("--max-concurrent", min=1, help="Trials at the same time.")

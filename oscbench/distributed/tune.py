@@ -51,10 +51,18 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
         self._run = run
         self._update = update
         self.failure: OscbenchError | None = None
+        self.processes: list[Any] = []
+        """Actors of the trials, each of which takes many settings."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune saves its callbacks with the experiment; open files cannot be, and nothing is restored from there."""
         return {}
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A trial begins, in a process that may be new."""
+        actor = trial.temporary_state.ray_actor
+        if actor not in self.processes:
+            self.processes.append(actor)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -153,22 +161,24 @@ def run_search(
     features = {name: ray.put(_to_store(split, with_pooled=uses_pooled)) for name, split in splits.items()}
     service = start_service(search.algorithm, options, callers=callers)
     trainable = tune.with_parameters(ServiceTrial, service=service, features=features)
+    recorder = _Recorder(run, update)
     try:
-        _fit(run, trainable, callers, time_budget, tensorboard, update)
+        _fit(run, recorder, trainable, callers, time_budget, tensorboard)
     finally:
+        for trial in recorder.processes:  # first, lest one that is still waiting reports the loss of the service
+            ray.kill(trial)
         ray.kill(service)
 
 
 def _fit(
     run: SearchRun,
+    recorder: _Recorder,
     trainable: Any,
     callers: int,
     time_budget: float | None,
     tensorboard: bool,
-    update: Update | None,
 ) -> None:
     _quiet_tune()
-    recorder = _Recorder(run, update)
     callbacks: list[tune.Callback] = [recorder]
     if tensorboard:
         from ray.tune.logger import TBXLoggerCallback

@@ -12,7 +12,7 @@ from oscbench.artifacts import META
 from oscbench.distributed.cluster import connect
 from oscbench.distributed.stages import Execution, ensure_features
 from oscbench.distributed.tune import Dashboard, dashboard, run_search
-from oscbench.errors import UsageError
+from oscbench.errors import StoppedError, UsageError
 from oscbench.features.cache import load_feature_folder
 from oscbench.metrics import CcrRule
 from oscbench.pipeline import open_workspace
@@ -118,8 +118,14 @@ def ensure_tuning(request: TuneRequest, view: View, confirm: Callable[[list[Sear
                 pass
         confirm(begun)
         enter_ray()
-        for search in waiting:
-            _run(search, request, view)
+        try:
+            for search in waiting:
+                _run(search, request, view)
+        except KeyboardInterrupt:
+            kept, total = sum(search.finished_before() for search in searches), sum(search.total for search in searches)
+            raise StoppedError(
+                f"interrupted, {kept} of {total} trials are kept; run the same command again to go on"
+            ) from None
     return searches
 
 

@@ -270,7 +270,11 @@ class SearchRun:
         write_parquet(search.folder / "trials.parquet", table)
         failed = table[table["status"] == "failed"]
         if len(failed) == len(table):
-            reason = failed["error"].iloc[0] if len(failed) else "none was started"
+            reason = (
+                failed["error"].iloc[0]
+                if len(failed)
+                else "time was over before the first one; give a longer --time-budget"
+            )
             raise OscbenchError(f"no trial of {search.algorithm} finished: {reason}")
         best = best_of(table, search.hyperparameters)
         best.write(search.folder / "best.yaml")

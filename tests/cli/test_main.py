@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import oscbench.cli
-from oscbench.errors import OscbenchError, UsageError
+from oscbench.errors import OscbenchError, StoppedError, UsageError
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -60,6 +60,7 @@ def failing(monkeypatch: pytest.MonkeyPatch):
         (UsageError("bad\nvalue"), 2, "error: bad value\n"),
         (OscbenchError("disk full"), 1, "error: disk full\n"),
         (RuntimeError("oops"), 1, "error: RuntimeError: oops (run again with --debug for the traceback)\n"),
+        (StoppedError("interrupted, 3 of 4 are kept"), 130, "interrupted, 3 of 4 are kept\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (typer.Abort(), 130, "interrupted\n"),
     ],

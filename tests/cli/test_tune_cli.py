@@ -135,6 +135,18 @@ def test_a_dead_address_is_named_within_20_seconds(
     assert len(err.splitlines()) == 1
 
 
+def test_ctrl_c_before_the_first_trial_is_one_line_too(
+    capsys: pytest.CaptureFixture[str], features: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oscbench.distributed import tuning_stage
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning_stage, "ensure_tuning", interrupted)
+    assert tune(capsys, "--alg", "mss", "--features", str(features)) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h", 3600), ("2.5s", 2.5)]
 )
