@@ -9,19 +9,15 @@ prints.
 from __future__ import annotations
 
 import argparse
-import csv
-import os
-import platform
 import statistics
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
+from reporting import circumstances, markdown, publish
 from synthetic import closed_set_accuracy, tree_features
 
 from oscbench.distributed.distance_shards import ShardedSource
@@ -92,15 +88,11 @@ def table_row(source: ShardedSource, runs: list[dict[str, float]], alone: list[d
 
 def as_text(rows: list[dict[str, Any]], size: str) -> str:
     """The table in Markdown, with how it was made."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(str(values[c]) for c in COLUMNS) + " |" for values in rows]
-    cpus = len(os.sched_getaffinity(0))
     return (
         "# EVM on sharded actors\n\n"
-        f"`python benchmarks/distance_shards.py`, {date.today()}, {cpus} CPUs, Python {platform.python_version()}, "
-        f"Ray {ray.__version__}. {size}.\n\nSeconds, medians of alternating runs. One thread per shard; of two shards "
-        f"the slower counts. Aim: two shards at least {BAR} times as fast as one, inside the actors. Answers equal to "
-        "the last bit.\n\n" + "\n".join(lines) + "\n"
+        f"`python benchmarks/distance_shards.py`, {circumstances('ray', 'numba')}. {size}.\n\n"
+        "Seconds, medians of alternating runs. One thread per shard; of two shards the slower counts. Aim: two shards "
+        f"at least {BAR} times as fast as one, inside the actors. Answers equal to the last bit.\n\n{markdown(rows)}"
     )
 
 
@@ -113,16 +105,10 @@ def main() -> None:
     ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
     rows, size = compare(*(QUICK if quick else FULL))
     ray.shutdown()
-    text = as_text(rows, size)
-    print(text)
     if quick:
-        return
-    stem = Path(__file__).parent / f"distance_shards_{len(os.sched_getaffinity(0))}cpu_{date.today()}"
-    stem.with_suffix(".md").write_text(text)
-    with stem.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        print(as_text(rows, size))
+    else:
+        publish("distance_shards", as_text(rows, size), rows)
 
 
 if __name__ == "__main__":

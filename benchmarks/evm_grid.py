@@ -12,21 +12,16 @@ its own distances and scores of all queries. It reads the CCR by the same fast f
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
-import os
-import platform
 import resource
 import statistics
 import time
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import torch
+from reporting import circumstances, markdown, publish, timed
 from synthetic import closed_set_accuracy, tree_features
 
 from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, oscr_curve_from_predictions
@@ -111,13 +106,6 @@ def one_pass(
     return table[COLUMNS].to_numpy()
 
 
-def timed(function: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
-    """Seconds and result of a call."""
-    started = time.perf_counter()
-    result = function()
-    return time.perf_counter() - started, result
-
-
 def data_of(n_train: int, n_queries: int, dim: int, n_classes: int) -> tuple[FeatureSet, FeatureSet, Row]:
     """The generated sets and what the tables say about them."""
     train, validation = tree_features(n_train, n_queries, dim, n_classes)
@@ -196,23 +184,16 @@ PARTS: dict[str, Callable[[int], list[Row]]] = {"small": small, "ratio": ratio, 
 
 
 def report(tables: dict[str, list[Row]], command: str) -> None:
-    """Prints the tables and writes them as Markdown and CSV beside this file."""
-    versions = f"torch {torch.__version__}, numba {numba.__version__}, numpy {np.__version__}"
-    lines = ["# EVM: 80 settings in one pass", ""]
-    lines += [f"Command: `{command}`. {platform.machine()}, {os.cpu_count()} cores, {versions}.", ""]
-    for name, rows in tables.items():
-        lines += [f"## {name}", "", str(PARTS[name].__doc__).splitlines()[0], ""]
-        lines += ["| figure | " + " | ".join("value" for _ in rows) + " |", "|---|" + "---|" * len(rows)]
-        lines += ["| " + " | ".join([key, *(str(row[key]) for row in rows)]) + " |" for key in rows[0]]
-        lines += [""]
-    text = "\n".join(lines)
-    print(text)
-    stem = Path(__file__).with_name(f"evm_grid_{os.cpu_count()}cpu_{date.today()}")
-    stem.with_suffix(".md").write_text(text)
-    with stem.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("part", "figure", "value"))
-        writer.writerows((name, key, row[key]) for name, rows in tables.items() for row in rows for key in row)
+    """Prints and writes a table of figures for each part."""
+    lines = ["# EVM: 80 settings in one pass", "", f"`{command}`, {circumstances('torch', 'numba', 'numpy')}.", ""]
+    figures = {
+        part: [{"part": part, "figure": key, "value": row[key]} for row in rows for key in row]
+        for part, rows in tables.items()
+    }
+    for part, rows in figures.items():
+        shown = [{"figure": row["figure"], "value": row["value"]} for row in rows]
+        lines += [f"## {part}", "", str(PARTS[part].__doc__).splitlines()[0], "", markdown(shown)]
+    publish("evm_grid", "\n".join(lines), [row for rows in figures.values() for row in rows])
 
 
 def main() -> None:

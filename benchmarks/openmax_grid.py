@@ -10,18 +10,14 @@ then distances, knownness, top-k and softmax of all queries, then a pass over al
 
 from __future__ import annotations
 
-import csv
 import itertools
-import os
-import platform
 import statistics
 import time
-from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from reporting import circumstances, markdown, publish
 from synthetic import tree_features
 
 from oscbench.metrics import FPRS, ccr_column
@@ -181,20 +177,6 @@ def compare(name: str, train: FeatureSet, validation: FeatureSet, settings: list
     }
 
 
-def report(rows: list[dict[str, Any]], facts: list[str]) -> None:
-    """Prints the table and writes it as Markdown and CSV beside this file."""
-    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in rows]
-    text = "\n".join(["# OpenMax: 96 settings in one pass", "", *facts, "", *lines, ""])
-    print(text)
-    stem = Path(__file__).with_name(f"openmax_grid_{os.cpu_count()}cpu_{date.today()}")
-    stem.with_suffix(".md").write_text(text)
-    with stem.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main() -> None:
     """Runs the published grid, and one whose tails are all shorter than the classes."""
     torch.set_num_threads(2)
@@ -206,9 +188,7 @@ def main() -> None:
     correct = np.bincount(train.labels[train.correct_mask()], minlength=N_CLASSES)
     known = validation.labels >= 0
     facts = [
-        "Command: `python benchmarks/openmax_grid.py`. "
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, "
-        f"numpy {np.__version__}.",
+        f"`python benchmarks/openmax_grid.py`, {circumstances('torch', 'numba', 'numpy')}.",
         "",
         f"{len(train):,} training rows, {len(validation):,} queries, {DIM} features, {N_CLASSES} classes; closed-set "
         f"accuracy {train.correct_mask().mean():.3f} (training), {validation.correct_mask()[known].mean():.3f} "
@@ -218,7 +198,7 @@ def main() -> None:
         f"five of the six tail sizes are one; the one pass computes equal settings once (tails {SHORT_TAILS} are "
         "never clipped). *if alphas shared fits*: the factor if the slow side fitted once for its four alphas.",
     ]
-    report(rows, facts)
+    publish("openmax_grid", "\n".join(["# OpenMax: 96 settings in one pass", "", *facts, "", markdown(rows)]), rows)
 
 
 if __name__ == "__main__":

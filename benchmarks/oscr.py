@@ -7,17 +7,12 @@ prints a table and writes benchmarks/oscr_<n>cpu_<date>.md and .csv.
 
 from __future__ import annotations
 
-import csv
-import os
-import platform
 import statistics
-import time
-from collections.abc import Callable
-from datetime import date
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
+from reporting import circumstances, markdown, publish, timed
 
 from oscbench.metrics import OscrCurve, bootstrap, oscr_curve
 from oscbench.types import NEGATIVE, UNKNOWN
@@ -61,13 +56,6 @@ def naive_curve(labels: np.ndarray, scores: np.ndarray, *, tight: bool) -> tuple
     return thresholds, ccr, fpr
 
 
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds and result of one call."""
-    started = time.perf_counter()
-    result = call()
-    return time.perf_counter() - started, result
-
-
 def compare_curves() -> list[dict[str, Any]]:
     """Alternating runs of both; the curves must agree to the last bit."""
     labels, scores = draw_scores(29_055, 17_420, 0, seed=0)
@@ -101,7 +89,8 @@ def time_bootstrap() -> list[dict[str, Any]]:
     labels, scores = draw_scores(5_800, 3_350, 8_300, seed=1)
     rows = []
     for kind, label in (("negatives", NEGATIVE), ("unknowns", UNKNOWN)):
-        seconds = [timed(lambda: bootstrap("ccr", labels, scores, n=1000, unknown_label=label))[0] for _ in range(RUNS)]  # noqa: B023
+        resample = partial(bootstrap, "ccr", labels, scores, n=1000, unknown_label=label)
+        seconds = [timed(resample)[0] for _ in range(RUNS)]
         size = "5,800 known, 3,350 negative, 8,300 unknown"
         rows.append(row(f"bootstrap, 1000 resamples of CCR, {kind}", size, seconds, "", "under 20 s"))
     return rows
@@ -113,21 +102,12 @@ def row(what: str, size: str, seconds: list[float], factor: str, bar: str) -> di
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def write(rows: list[dict[str, Any]]) -> None:
-    """Prints the table and writes it as Markdown and CSV beside this file."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(str(values[c]) for c in COLUMNS) + " |" for values in rows]
-    cpus = len(os.sched_getaffinity(0))
-    machine = f"{date.today()}, {cpus} CPUs, Python {platform.python_version()}, numpy {np.__version__}"
-    head = f"# OSCR and bootstrap\n\n`python benchmarks/oscr.py`, {machine}; median seconds, runs alternating.\n"
-    print(head + "\n" + "\n".join(lines))
-    stem = Path(__file__).parent / f"oscr_{cpus}cpu_{date.today()}"
-    stem.with_suffix(".md").write_text(head + "\n" + "\n".join(lines) + "\n")
-    with stem.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def main() -> None:
+    """Runs both and reports."""
+    rows = compare_curves() + time_bootstrap()
+    head = f"`python benchmarks/oscr.py`, {circumstances('numpy')}; median seconds, runs alternating."
+    publish("oscr", f"# OSCR and bootstrap\n\n{head}\n\n{markdown(rows)}", rows)
 
 
 if __name__ == "__main__":
-    write(compare_curves() + time_bootstrap())
+    main()

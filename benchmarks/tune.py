@@ -9,20 +9,18 @@ prints a table and writes benchmarks/tune_<n>cpu_<date>.md and .csv.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from reporting import circumstances, markdown, publish
 
 COLUMNS = ("what", "trials", "seconds", "overhead per trial (s)", "best sum", "bar")
 OPTUNA_SEEDS = range(5)
@@ -118,28 +116,16 @@ def row(
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def write(rows: list[dict[str, Any]], data: str) -> None:
-    """Prints the table and writes it as Markdown and CSV beside this file."""
-    import optuna
-    import ray
-
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(str(values[c]) for c in COLUMNS) + " |" for values in rows]
-    cpus = len(os.sched_getaffinity(0))
-    machine = f"{date.today()}, {cpus} CPUs, Python {platform.python_version()}, ray {ray.__version__}"
-    head = (
-        f"# Searches through Ray Tune\n\n`python benchmarks/tune.py`, {machine}, optuna {optuna.__version__}; {data}. "
+def report(rows: list[dict[str, Any]], data: str) -> None:
+    """Prints and writes the table."""
+    publish(
+        "tune",
+        f"# Searches through Ray Tune\n\n`python benchmarks/tune.py`, {circumstances('ray', 'optuna')}; {data}. "
         "One run each. Seconds of a grid are wall clock of the whole command, Ray's start included; those of Optuna "
         "are of the search alone. The overhead is what passes from Tune's start to the last result beside the "
-        "evaluation itself; starting the trial processes is in it.\n"
+        f"evaluation itself; starting the trial processes is in it.\n\n{markdown(rows)}",
+        rows,
     )
-    print(head + "\n" + "\n".join(lines))
-    stem = Path(__file__).parent / f"tune_{cpus}cpu_{date.today()}"
-    stem.with_suffix(".md").write_text(head + "\n" + "\n".join(lines) + "\n")
-    with stem.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def main() -> None:
@@ -161,7 +147,7 @@ def main() -> None:
     rows = [evm, time_grid("openmax", features, ""), *compare_optuna(features, float(evm["best sum"]))]
     if arguments.from_empty:
         rows.append(time_from_empty())
-    write(rows, data)
+    report(rows, data)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,6 @@ import sys
 
 import pytest
 
-from oscbench.cli import main
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
-
 
 @pytest.fixture
 def protocol(tmp_path):

@@ -2,21 +2,7 @@ import json
 
 import pytest
 
-from oscbench.cli import main
 from oscbench.protocols.base import load_protocol
-
-
-@pytest.fixture
-def run(capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return caught.value.code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

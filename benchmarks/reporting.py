@@ -1,0 +1,49 @@
+"""How every benchmark reports: a table on the terminal, and the same as Markdown and CSV beside the scripts."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+CPUS = len(os.sched_getaffinity(0))
+
+
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """Seconds and result of one call."""
+    started = time.perf_counter()
+    result = call()
+    return time.perf_counter() - started, result
+
+
+def circumstances(*packages: str) -> str:
+    """The day, the machine and the versions that a table was made with."""
+    versions = [f"{package} {version(package)}" for package in packages]
+    return ", ".join(
+        [str(date.today()), f"{CPUS} CPUs ({platform.machine()})", f"Python {platform.python_version()}", *versions]
+    )
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table of rows with the same keys."""
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def publish(name: str, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the text and writes it, and the rows as CSV, as ``<name>_<n>cpu_<date>``."""
+    print(text)
+    stem = Path(__file__).with_name(f"{name}_{CPUS}cpu_{date.today()}")
+    stem.with_suffix(".md").write_text(text)
+    with stem.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,22 @@
+"""What tests of the command line share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from oscbench.cli import main
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[object, str, str]]:
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return caught.value.code, captured.out, captured.err
+
+    return run
