@@ -159,31 +159,36 @@ def _sum_of(table: pd.DataFrame, setting: dict[str, Any]) -> float | None:
 
 
 def _over_seeds(searches: list[Search]) -> list[dict[str, Any]]:
-    """Mean and standard deviation over seeds, per training.
+    """Mean and standard deviation over seeds of each training; without those that share no finished setting yet."""
+    trainings = dict.fromkeys(search.training for search in searches)
+    groups = [[search for search in searches if search.training == training] for training in trainings]
+    return [row for group in groups if (row := _spread(group)) is not None]
 
-    Of a grid: the setting with the largest mean sum. Of a budgeted search, whose settings differ from seed to seed:
-    the best of each seed.
-    """
-    rows = []
-    for training in dict.fromkeys(search.training for search in searches):
-        group = [search for search in searches if search.training == training]
-        names = group[0].hyperparameters
-        tables = [read_trials(search.folder / "trials.csv") for search in group]
-        if group[0].is_exhaustive and names:
-            done = pd.concat([table[table["status"] == "done"] for table in tables])
-            mean = done.groupby(names, dropna=False)["sum"].agg(["mean", "count"]).reset_index()
-            best = mean[mean["count"] == len(group)].sort_values("mean", ascending=False).iloc[0]
-            chosen = done.merge(best[names].to_frame().T.astype(done[names].dtypes), on=names)
-            params = {name: plain_value(best[name]) for name in names}
-        else:
-            chosen = pd.concat([ranked(table).head(1) for table in tables])
-            params = None
-        spread = {
-            name: {"mean": plain_value(chosen[name].mean()), "std": plain_value(chosen[name].std(ddof=1))}
-            for name in RATES
+
+def _spread(group: list[Search]) -> dict[str, Any] | None:
+    """Of a grid: the setting with the largest mean sum. Of drawn settings, which differ from seed to seed: the best."""
+    names = group[0].hyperparameters if group[0].is_exhaustive else []
+    tables = [ranked(read_trials(search.folder / "trials.csv")) for search in group]
+    chosen = _best_common(tables, names) if names else pd.concat([table.head(1) for table in tables])
+    if chosen.empty:
+        return None
+    params = {name: plain_value(chosen[name].iloc[0]) for name in names} if names else None
+    spread = {
+        name: {
+            # One seed that does not reach a rate leaves no mean.
+            "mean": plain_value(chosen[name].mean(skipna=False)),
+            "std": plain_value(chosen[name].std(ddof=1, skipna=False)),
         }
-        rows.append({"training": training, "seeds": [search.seed for search in group], "params": params, **spread})
-    return rows
+        for name in RATES
+    }
+    return {"training": group[0].training, "seeds": [search.seed for search in group], "params": params, **spread}
+
+
+def _best_common(tables: list[pd.DataFrame], names: list[str]) -> pd.DataFrame:
+    """The rows, one per table, of the setting with the largest mean sum among those that every table has."""
+    trials = pd.concat(tables)
+    groups = [rows for _, rows in trials.groupby(names, dropna=False) if len(rows) == len(tables)]
+    return max(groups, key=lambda rows: float(rows["sum"].mean()), default=trials.head(0))
 
 
 def print_report(report: dict[str, Any]) -> None:
@@ -195,14 +200,13 @@ def print_report(report: dict[str, Any]) -> None:
     for search in report["searches"]:
         _print_search(report["algorithm"], search)
     for row in report.get("over_seeds", []):
-        _print_spread(row)
+        _print_spread(report["algorithm"], row)
 
 
 def _print_search(algorithm: str, search: dict[str, Any]) -> None:
     print(f"\n{algorithm}, {search['training']}, seed {search['seed']}: best of {search['trials']} trials")
     print(f"  setting    {_setting(search['params'])}")
-    rates = "  ".join(f"{name.removeprefix('ccr_')}: {_rate(search[name])}" for name in RATES if name != "sum")
-    print(f"  CCR@FPR    {rates}   sum {search['sum']:.4f}")
+    print(f"  CCR@FPR    {_rates({name: _rate(search[name]) for name in RATES})}")
     print(
         f"             {search['n_known']} known and {search['n_negative']} negative validation samples, "
         f"rule {search['ccr_rule']}, score {search['score_kind']}"
@@ -234,11 +238,16 @@ def _warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
 
 
-def _print_spread(row: dict[str, Any]) -> None:
-    chosen = _setting(row["params"]) if row["params"] else "the best of each seed"
-    print(f"\n{row['training']}, mean ± std over seeds {', '.join(map(str, row['seeds']))}: {chosen}")
-    rates = "  ".join(f"{n.removeprefix('ccr_')}: {_rate(row[n]['mean'])} ± {_rate(row[n]['std'])}" for n in RATES)
-    print(f"  CCR@FPR    {rates}")
+def _print_spread(algorithm: str, row: dict[str, Any]) -> None:
+    print(f"\n{algorithm}, {row['training']}: mean ± std over seeds {', '.join(map(str, row['seeds']))}")
+    print(f"  setting    {_setting(row['params']) if row['params'] else 'the best of each seed'}")
+    rates = {name: f"{_rate(row[name]['mean'])} ± {_rate(row[name]['std'])}" for name in RATES}
+    print(f"  CCR@FPR    {_rates(rates)}")
+
+
+def _rates(shown: dict[str, str]) -> str:
+    rates = "  ".join(f"{name.removeprefix('ccr_')}: {shown[name]}" for name in RATES if name != "sum")
+    return f"{rates}   sum {shown['sum']}"
 
 
 def _setting(params: dict[str, Any]) -> str:

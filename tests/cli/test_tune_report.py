@@ -87,7 +87,44 @@ def test_mean_and_deviation_over_seeds(tmp_path: Path, capsys: pytest.CaptureFix
         assert spread[name]["mean"] == pytest.approx(statistics.fmean(values), abs=1e-12)
         assert spread[name]["std"] == pytest.approx(statistics.stdev(values), abs=1e-12)
     print_report(report)
-    assert "mean ± std over seeds 0, 1, 2" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "openmax, softmax: mean ± std over seeds 0, 1, 2" in out
+    assert f"sum {spread['sum']['mean']:.4f} ± {spread['sum']['std']:.4f}" in out
+
+
+def test_no_mean_over_seeds_without_a_common_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    searches = [finished(tmp_path, seed, GRID) for seed in (0, 1)]
+    for search, kept in zip(searches, (slice(1, 5), slice(5, None)), strict=True):  # as time budgets may leave them
+        header, *lines = (search.folder / "trials.csv").read_text().splitlines(keepends=True)
+        (search.folder / "trials.csv").write_text("".join([header, *lines[kept]]))
+    report = report_of(searches)
+    assert report["over_seeds"] == []
+    print_report(report)
+    assert "mean ±" not in capsys.readouterr().out
+
+
+def test_a_rate_that_one_seed_does_not_reach_has_no_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = ("tail_size=5", "distance_multiplier=2.0", "alpha=3")
+    searches = [finished(tmp_path, seed, overrides) for seed in (0, 1)]
+    path = searches[1].folder / "trials.csv"
+    table = read_trials(path)
+    assert table["ccr_1e-2"].notna().all()
+    table["ccr_1e-3"] = float("nan")
+    table.to_csv(path, index=False)
+    report = report_of(searches)
+    assert report["over_seeds"][0]["ccr_1e-3"] == {"mean": None, "std": None}
+    print_report(report)
+    assert "1e-3: — ± —  1e-2: 0." in capsys.readouterr().out
+
+
+def test_the_best_of_each_seed_where_settings_were_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    searches = [finished(tmp_path, seed, GRID, kind="random") for seed in (0, 1)]
+    (spread,) = report_of(searches)["over_seeds"]
+    best = [read_trials(search.folder / "trials.csv")["sum"].max() for search in searches]
+    assert spread["params"] is None
+    assert spread["sum"]["mean"] == pytest.approx(statistics.fmean(best), abs=1e-12)
+    print_report(report_of(searches))
+    assert "setting    the best of each seed" in capsys.readouterr().out
 
 
 def values_of(tables: list[Any], key: tuple[Any, ...], column: str) -> list[float]:
