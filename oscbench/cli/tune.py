@@ -20,7 +20,7 @@ from oscbench.cli.common import (
     examples,
     print_json,
 )
-from oscbench.errors import UsageError
+from oscbench.errors import StoppedError, UsageError
 
 if TYPE_CHECKING:
     from oscbench.distributed.tuning_stage import TuneRequest
@@ -211,4 +211,4 @@ def _ask_to_resume(begun: list[Search], agreed: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"an unfinished search is there ({state}); add --resume to go on with it")
     if not typer.confirm(f"An unfinished search is there ({state}). Go on with it?", default=True, err=True):
-        raise typer.Abort
+        raise StoppedError("nothing was run, and the search is left as it is; another --runs folder begins a new one")

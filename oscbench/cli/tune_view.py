@@ -122,11 +122,13 @@ def report_of(searches: list[Search]) -> dict[str, Any]:
 def _search_report(search: Search) -> dict[str, Any]:
     table = read_trials(search.folder / "trials.csv")
     best = best_of(table, search.hyperparameters)
+    failed = table[table["status"] == "failed"]
     report: dict[str, Any] = {
         "training": search.training,
         "seed": search.seed,
-        "trials": int((table["status"] == "done").sum()),
-        "failed": int((table["status"] == "failed").sum()),
+        "trials": len(table) - len(failed),
+        "failed": len(failed),
+        "error": str(failed["error"].iloc[0]) if len(failed) else None,
         "total": search.total,
         "params": best.params,
         **best.ccr,
@@ -224,9 +226,9 @@ def print_warnings(report: dict[str, Any]) -> None:
         whose = f"{search['training']}, seed {search['seed']}: " if len(report["searches"]) > 1 else ""
         missing = search["total"] - search["trials"]
         if missing:
+            reason = f" ({search['failed']} failed: {search['error']})" if search["failed"] else ""
             _warn(
-                f"{whose}{missing} of {search['total']} trials are missing ({search['failed']} failed); "
-                "run the same command with --resume"
+                f"{whose}{missing} of {search['total']} trials are missing{reason}; run the same command with --resume"
             )
         for line in search["warnings"]:
             _warn(f"{whose}{line}")

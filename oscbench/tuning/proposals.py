@@ -105,10 +105,6 @@ class Proposer:
         generation = len(self._trials) // self._generation
         return max(0, generation - 1) * self._generation
 
-    def exhausted(self) -> bool:
-        """Whether every setting there is has been proposed."""
-        return len(self._trials) >= self.size
-
     def propose(self) -> Setting | None:
         """The next setting; ``None`` when no new one can be found. Call only when ``ready``."""
         number = len(self._trials)

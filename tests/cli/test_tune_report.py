@@ -153,7 +153,10 @@ def test_failed_trials_are_told_and_leave_the_search_open(tmp_path: Path, capsys
     report = report_of([search])
     assert (report["searches"][0]["trials"], report["searches"][0]["failed"]) == (7, 1)
     print_warnings(report)
-    assert "1 of 8 trials are missing (1 failed); run the same command with --resume" in capsys.readouterr().err
+    assert (
+        "1 of 8 trials are missing (1 failed: out of luck); run the same command with --resume"
+        in capsys.readouterr().err
+    )
 
 
 def test_notes_are_told_once_and_of_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,13 +74,10 @@ def test_no_setting_is_proposed_twice_and_a_small_space_ends() -> None:
         proposer = Proposer(small, search, 0, generation=2)  # type: ignore[arg-type]
         assert proposer.size == 6
         seen = []
-        while not proposer.exhausted():
-            setting = proposer.propose()
-            assert setting is not None
+        while (setting := proposer.propose()) is not None:
             proposer.tell(len(seen), float(setting["tail_size"]))
             seen.append(setting)
         assert sorted(int(setting["tail_size"]) for setting in seen) == [1, 2, 3, 4, 5, 6]
-        assert proposer.propose() is None
 
 
 def test_a_generation_waits_for_the_one_before_the_last() -> None:
