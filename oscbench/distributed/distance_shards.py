@@ -31,10 +31,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from oscbench.distributed.cluster import resources
 from oscbench.distributed.shard_places import Bundle, plan_bundles, reserve
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.numerics.distances import Gallery, NeighborSource, check_width, prepare_rows
+from oscbench.numerics.distances import FitCounts, Gallery, NeighborSource, check_width, prepare_rows
 from oscbench.numerics.inclusion import Grid, InclusionKind, Setting
 from oscbench.numerics.local import LocalSource, Meter
-from oscbench.numerics.neighbors import FitCounts, Winners, combine, row_ranges
+from oscbench.numerics.neighbors import Winners, combine, row_ranges
 from oscbench.types import FloatArray, ProgressFn
 
 START_SECONDS: Final = 60.0

@@ -24,8 +24,28 @@ ROW_TILE: Final = 256
 COLUMN_TILE: Final = 4096
 
 
+@dataclass(frozen=True)
+class FitCounts:
+    """What happened in fits: how many there were, how many tails were constant, how many clipped."""
+
+    fits: int = 0
+    constant: int = 0
+    clipped: int = 0
+
+    def __add__(self, other: FitCounts) -> FitCounts:
+        return FitCounts(self.fits + other.fits, self.constant + other.constant, self.clipped + other.clipped)
+
+
 class NeighborSource(Protocol):
-    """Answers EVM's two questions about a fixed training set, wherever that is computed."""
+    """Answers EVM's two questions about a fixed training set, wherever that is computed.
+
+    Attributes:
+        gallery: That training set.
+        counts: What happened in the fits of the last ``best``.
+    """
+
+    gallery: Gallery
+    counts: FitCounts
 
     def tails(self, k: int) -> NDArray[np.float32]:
         """(N, k) ascending distances of each gallery row to rows of other classes, infinite where there are fewer."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from oscbench.numerics.distances import COLUMN_TILE, ROW_TILE, Gallery
+from oscbench.numerics.distances import COLUMN_TILE, ROW_TILE, FitCounts, Gallery
 from oscbench.numerics.inclusion import Grid, InclusionKind, Setting
-from oscbench.numerics.neighbors import FitCounts, RowShard, Winners, combine, row_ranges
+from oscbench.numerics.neighbors import RowShard, Winners, combine, row_ranges
 from oscbench.numerics.set_cover import cover_mask
 from oscbench.types import FloatArray, ProgressFn
 

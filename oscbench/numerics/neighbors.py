@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from oscbench.numerics.cpu_engine import CpuEngine
-from oscbench.numerics.distances import ROW_TILE, Gallery, check_width, prepare_rows, tiles
+from oscbench.numerics.distances import ROW_TILE, FitCounts, Gallery, check_width, prepare_rows, tiles
 from oscbench.numerics.inclusion import X_FLOOR, Grid, InclusionFits, InclusionKind, Setting
 from oscbench.numerics.kernels import refine
 from oscbench.numerics.torch_engine import TorchEngine
@@ -52,18 +52,6 @@ def combine(parts: Sequence[Winners]) -> Winners:
         better = part.key > best.key
         best = Winners(*(np.where(better, getattr(part, f), getattr(best, f)) for f in ("key", "label", "score")))
     return best
-
-
-@dataclass(frozen=True)
-class FitCounts:
-    """What happened in the fits of a shard: how many there were, how many tails were constant, how many clipped."""
-
-    fits: int = 0
-    constant: int = 0
-    clipped: int = 0
-
-    def __add__(self, other: FitCounts) -> FitCounts:
-        return FitCounts(self.fits + other.fits, self.constant + other.constant, self.clipped + other.clipped)
 
 
 class RowShard:

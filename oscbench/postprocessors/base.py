@@ -16,6 +16,9 @@ from oscbench.types import FeatureSet, FloatArray, Inputs, ProgressFn, check_fin
 ScoreKind = Literal["log", "probability", "logit"]
 """``log``: a logarithm, never saturating; ``probability``: as published; ``logit``: the network's own output."""
 
+NEVER_WINS = {"probability": -1.0, "log": float(np.finfo(np.float64).min)}
+"""Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
+
 T = TypeVar("T")
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
-from oscbench.numerics.distances import Gallery, Metric, NeighborSource
+from oscbench.numerics.distances import FitCounts, Gallery, Metric, NeighborSource
 from oscbench.numerics.inclusion import InclusionKind
 from oscbench.numerics.local import LocalSource
-from oscbench.numerics.neighbors import FitCounts
 from oscbench.postprocessors.base import (
+    NEVER_WINS,
     POSTPROCESSORS,
     ScoreKind,
     require_fitted,
@@ -27,9 +27,6 @@ from oscbench.postprocessors.base import (
 from oscbench.types import NEGATIVE, FeatureSet, Inputs, ProgressFn, check_finite
 
 log = logging.getLogger(__name__)
-
-NEVER_WINS = {"probability": -1.0, "log": float(np.finfo(np.float64).min)}
-"""Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +136,7 @@ class Evm:
                 label[:, chosen], score[:, chosen] = who.best(
                     queries.embedding, [settings[s] for s in chosen], score_kind=kind, progress=progress
                 )
-            if isinstance(who, LocalSource):
-                _report(train, who.gallery, who.counts)
+            _report(train, who.gallery, who.counts)
         return label, score
 
     @classmethod

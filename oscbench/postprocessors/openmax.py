@@ -14,6 +14,7 @@ from oscbench.errors import UsageError
 from oscbench.numerics.kernels import fit_rows
 from oscbench.numerics.openmax_kernel import RankedLogits, TailFits, best_of_grid, rank_logits, score_setting
 from oscbench.postprocessors.base import (
+    NEVER_WINS,
     POSTPROCESSORS,
     ScoreKind,
     finite_logits,
@@ -24,9 +25,6 @@ from oscbench.postprocessors.base import (
 from oscbench.types import FeatureSet, FloatArray, Inputs, ProgressFn, check_finite
 
 log = logging.getLogger(__name__)
-
-NEVER_WINS = {"probability": -1.0, "log": float(np.finfo(np.float64).min)}
-"""Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

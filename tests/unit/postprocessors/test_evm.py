@@ -22,7 +22,8 @@ from scipy.spatial.distance import cdist
 from oscbench.errors import UsageError
 from oscbench.numerics.local import LocalSource
 from oscbench.numerics.neighbors import RowShard
-from oscbench.postprocessors.evm import NEVER_WINS, Evm, EvmParams
+from oscbench.postprocessors.base import NEVER_WINS
+from oscbench.postprocessors.evm import Evm, EvmParams
 from oscbench.tuning import best_one_by_one, evaluate_grid
 from oscbench.types import FeatureSet, Inputs
 

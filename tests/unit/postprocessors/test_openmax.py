@@ -17,7 +17,8 @@ from scipy.optimize import brentq
 from oscbench.config import from_mapping
 from oscbench.errors import UsageError
 from oscbench.numerics.openmax_kernel import _knownness
-from oscbench.postprocessors.openmax import NEVER_WINS, OpenMax, OpenMaxParams, _Model
+from oscbench.postprocessors.base import NEVER_WINS
+from oscbench.postprocessors.openmax import OpenMax, OpenMaxParams, _Model
 from oscbench.tuning import best_one_by_one, evaluate_grid
 from oscbench.types import FeatureSet, Inputs
 
