@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from oscbench.artifacts import META, Meta, exclusive_lock
@@ -77,8 +79,20 @@ def ensure_training(
     if execution.resume and (folder / META).exists() and Meta.read(folder, "train").fingerprint == job.fingerprint:
         logger.info("training: re-using %s", folder)
         return Meta.read(folder, "train")
-    with exclusive_lock(folder.parent / ".train.lock", f"the training {folder}"):
+    with exclusive_lock(folder.parent / ".train.lock", f"the training {folder}"), _told_where_it_stopped(job):
         return _train(job, workspace, samples, execution, implied=implied)
+
+
+@contextlib.contextmanager
+def _told_where_it_stopped(job: TrainingJob) -> Iterator[None]:
+    """Ctrl-C at any moment, also while Ray starts or ends, says what is safe and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done = len(read_epochs(job.folder / EPOCHS))
+        where = f"after epoch {done}" if done else "before its first epoch was done"
+        logger.info("training: stopped %s; run the same command again to go on", where)
+        raise
 
 
 def _train(job: TrainingJob, workspace: Workspace, samples: Meta, execution: Execution, *, implied: bool) -> Meta:
@@ -89,12 +103,7 @@ def _train(job: TrainingJob, workspace: Workspace, samples: Meta, execution: Exe
         _announce(job, share, training_seconds(job, share), needs_yes=implied and not execution.yes)
         require(workers=config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
         _make_room(job, resume=execution.resume)
-        try:
-            rows = train_on_ray(job, share, on_epoch=execution.on_epoch)
-        except KeyboardInterrupt:
-            done = len(read_epochs(job.folder / EPOCHS))
-            logger.info("training: stopped after epoch %d; the same command goes on from there", done)
-            raise
+        rows = train_on_ray(job, share, on_epoch=execution.on_epoch)
     best = max(rows, key=lambda row: row["gamma"])
     meta = Meta.create(
         "train",

@@ -49,7 +49,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on_to_features(data: Pat
     _, errors = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "stopped after epoch" in errors
-    assert "the same command goes on from there" in errors
+    assert "run the same command again to go on" in errors
     assert "Traceback" not in errors
     assert not (folder / "train" / "meta.json").exists()
 
