@@ -25,7 +25,7 @@ from oscbench.features.extract import ExtractionJob, Rows
 from oscbench.losses import LOSSES
 from oscbench.pipeline import Workspace, data_split, ensure_beton
 from oscbench.progress import duration, show_progress
-from oscbench.protocols.counts import published_counts
+from oscbench.protocols.counts import published_split_counts
 from oscbench.training.checkpoint import BEST, LAST, Checkpoint
 from oscbench.types import SPLITS, FeatureSet
 
@@ -144,12 +144,7 @@ def _warn_of_another_split(workspace: Workspace, samples: Meta, found: Checkpoin
         other = found.origin.get("samples") != samples.fingerprint
         made = found.origin.get("what", "another training")
     else:
-        expected = published_counts(workspace.protocol)
-        files = samples.details["files"]
-        counts = {(role, "train"): files["train"][role] + files["val"][role] for role in ("known", "negative")} | {
-            (role, "val"): files["test"][role] for role in ("known", "negative", "unknown")
-        }
-        other = not expected or counts != expected
+        other = not _as_published(workspace, samples)
         made = "the published split"
     if other:
         logger.warning(
@@ -159,6 +154,25 @@ def _warn_of_another_split(workspace: Workspace, samples: Meta, found: Checkpoin
             made,
             workspace.title,
         )
+
+
+def _as_published(workspace: Workspace, samples: Meta) -> bool:
+    """Whether the samples can be the published ones: their numbers by role and split, and the order of the classes.
+
+    Which image is in which split the paper does not print.
+    """
+    expected, files = published_split_counts(workspace.protocol), samples.details["files"]
+    if not expected or any(files[split][role] != n for (role, split), n in expected.items()):
+        return False
+    return all(_labels_are_places(data_split(workspace, split), workspace.protocol.classes) for split in SPLITS)
+
+
+def _labels_are_places(split: DataSplit, classes: tuple[str, ...]) -> bool:
+    """Whether every known sample's label is its class's place among the classes."""
+    labels = split.samples.labels
+    return all(
+        label < 0 or classes[label] == name for label, name in zip(labels, class_names(split.samples), strict=True)
+    )
 
 
 def _is_extracted(folder: Path, source: _Network, split: str) -> bool:

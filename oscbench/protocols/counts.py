@@ -52,14 +52,24 @@ class Verification:
         return not self.short and all(count.expected in (None, count.found) for count in self.counts)
 
 
+def published_split_counts(protocol: Protocol) -> dict[tuple[Role, str], int]:
+    """Samples by (role, split) in Table 1 of the protocols' paper; empty for protocols of one's own."""
+    columns = {"train": "train_samples", "val": "validation_samples", "test": "test_samples"}
+    rows = {row["role"]: row for row in read_table("paper_counts.csv") if row["protocol"] == str(protocol.number)}
+    return {
+        (role, split): int(rows[role][column])
+        for role in ROLES
+        for split, column in columns.items()
+        if role in rows and rows[role][column]
+    }
+
+
 def published_counts(protocol: Protocol) -> dict[tuple[str, str], int]:
-    """Images by (role, folder) in Table 1 of the protocols' paper; empty for protocols of one's own."""
-    counts = {}
-    for row in read_table("paper_counts.csv"):
-        if row["protocol"] == str(protocol.number):
-            counts[row["role"], "val"] = int(row["test_samples"])
-            if row["train_samples"]:
-                counts[row["role"], "train"] = int(row["train_samples"]) + int(row["validation_samples"])
+    """Images by (role, folder) in Table 1: the folder ``train`` is split into training and validation."""
+    folders = {"train": "train", "val": "train", "test": "val"}
+    counts: dict[tuple[str, str], int] = {}
+    for (role, split), n in published_split_counts(protocol).items():
+        counts[role, folders[split]] = counts.get((role, folders[split]), 0) + n
     return counts
 
 

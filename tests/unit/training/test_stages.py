@@ -14,6 +14,7 @@ import torch
 from small_images import write_split
 
 from oscbench.artifacts import META, Meta
+from oscbench.data.samples import write_samples
 from oscbench.distributed import features_stage, training_stage
 from oscbench.distributed.cluster import Resources
 from oscbench.distributed.estimate import forward_flops
@@ -21,7 +22,7 @@ from oscbench.distributed.stages import Execution, default_config, ensure_featur
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.features.cache import load_feature_folder
 from oscbench.features.extract import extract_rows
-from oscbench.pipeline import Workspace
+from oscbench.pipeline import Workspace, ensure_samples, read_split_samples
 from oscbench.protocols.base import make_protocol, write_protocol
 from oscbench.rundir import RunDir
 from oscbench.training.checkpoint import LAST, Checkpoint
@@ -226,6 +227,26 @@ def test_a_given_checkpoint_serves_with_a_warning_about_its_split(
     assert trainings == []
     with pytest.raises(UsageError, match=r"has 3 outputs .* loss garbage needs 4"):
         ensure_features(workspace, loss="garbage", checkpoint=file, network="tiny", execution=PIL)
+
+
+def test_a_published_checkpoint_needs_the_published_numbers_of_each_split_and_the_order_of_classes(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = ensure_samples(workspace)
+    files = samples.details["files"]
+    counts = {(role, split): files[split][role] for split in files for role in ("known", "negative")}
+    monkeypatch.setattr(features_stage, "published_split_counts", lambda protocol: counts)
+    assert features_stage._as_published(workspace, samples)
+    moved = counts | {("known", "train"): counts["known", "train"] - 1, ("known", "val"): counts["known", "val"] + 1}
+    monkeypatch.setattr(features_stage, "published_split_counts", lambda protocol: moved)
+    assert not features_stage._as_published(workspace, samples)
+    monkeypatch.setattr(features_stage, "published_split_counts", lambda protocol: counts)
+    test = read_split_samples(workspace, "test")
+    swapped = dataclasses.replace(test, labels=np.array([1, 0, 2, -2, -1])[test.labels])
+    write_samples(workspace.run.samples / "test.csv", swapped)
+    assert not features_stage._as_published(workspace, samples)
+    monkeypatch.setattr(features_stage, "published_split_counts", lambda protocol: {})
+    assert not features_stage._as_published(workspace, samples)
 
 
 def test_an_own_checkpoint_on_its_own_samples_needs_no_warning(
