@@ -109,17 +109,24 @@ def run_training(
 
 @contextlib.contextmanager
 def _repeatable(threads: int, device: torch.device) -> Iterator[None]:
-    """A fixed number of threads and, on CPUs, algorithms that always add in the same order; GPUs take the fastest."""
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    """A fixed number of threads and, on CPUs, algorithms that always add in the same order; GPUs take the fastest.
+
+    Torch would then also fill every new tensor with NaN, to show who reads what nobody wrote: a twentieth of a step.
+    """
+    filling: Any = torch.utils.deterministic
+    threads_before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    fill, benchmark = filling.fill_uninitialized_memory, torch.backends.cudnn.benchmark
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(device.type == "cpu")
+    filling.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = device.type == "cuda"
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
-        torch.backends.cudnn.benchmark = before[2]
+        torch.set_num_threads(threads_before)
+        torch.use_deterministic_algorithms(deterministic)
+        filling.fill_uninitialized_memory = fill
+        torch.backends.cudnn.benchmark = benchmark
 
 
 class _Session:
