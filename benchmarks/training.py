@@ -134,7 +134,7 @@ def overhead(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         train, val = draw_split(root, "train", n_images, 375, 500, 256), draw_split(root, "val", 4, 375, 500, 256)
-        for turn in ("plain", "ray") if quick else ("plain", "ray", "plain", "ray"):
+        for turn in ("plain", "ray") * (1 if quick else 3):
             job = job_of(root / f"{turn}{len(seconds[turn])}", train, val, config, CORES)
             if turn == "plain":
                 with decoded_before():
