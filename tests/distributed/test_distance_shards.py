@@ -298,7 +298,7 @@ def test_a_shard_killed_in_a_job_of_protocol_2_size_changes_nothing() -> None:
     settings = grid((10, 25, 50, 75, 100, 200, 300, 500, 750, 1000), (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0))
     expected = LocalSource(gallery).best(queries, settings)
     for phase in ("fit", "score"):
-        with closing(ShardedSource(gallery, 2, keep_tails=False)) as source:
+        with closing(ShardedSource(gallery, 2, cpus_per_shard=0.5, keep_tails=False)) as source:  # beside the pair
             answers, victim, before, after = ask_while_a_shard_is_killed(
                 source,
                 lambda: source.best(queries, settings),
