@@ -206,7 +206,7 @@ def _summary(workspace: Workspace, config: TrainConfig, meta: Meta) -> dict[str,
         "gamma": round(last["gamma"], 4),
         "ccr_sum": round(last["ccr_sum"], 4),
         "best_epoch": int(meta.details["best"]["epoch"]),
-        "seconds": meta.seconds,
+        "seconds": round(meta.seconds, 1),
         "folder": str(workspace.run.training(config.loss, config.seed)),
     }
 

@@ -71,4 +71,9 @@ class EpochLog:
             logger.info(" ".join(f"{heading:>8}" for heading in _SHOWN))
             self._begun = True
         first, *between, last = (row[column] for column in _SHOWN.values())
-        logger.info(" ".join([f"{first:8.0f}", *(f"{value:8.4f}" for value in between), f"{last:8.1f}"]))
+        logger.info(" ".join([f"{first:8.0f}", *map(_cell, between), f"{last:8.1f}"]))
+
+
+def _cell(value: float) -> str:
+    """Eight characters; ``-`` is a rate that cannot be reached."""
+    return f"{'-':>8}" if np.isnan(value) else f"{value:8.4f}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
 from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, oscr_curve
 from oscbench.metrics.confidence import confidence
-from oscbench.training.epoch_metrics import validation_metrics
+from oscbench.training import epoch_metrics
+from oscbench.training.epoch_metrics import EpochLog, validation_metrics
 from oscbench.training.loop import Validation
 
 
@@ -40,3 +43,18 @@ def test_without_negatives_gamma_is_that_of_the_known_samples() -> None:
     figures = validation_metrics(validation(labels, np.array([[0.9, 0.1], [0.4, 0.6]]), 2), n_outputs=2, n_known=2)
     assert figures["gamma"] == figures["gamma_plus"] == pytest.approx(0.75)
     assert np.isnan(figures["gamma_minus"])
+
+
+def test_the_log_has_one_heading_and_aligned_lines_with_a_dash_for_what_cannot_be_reached(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    log = EpochLog()
+    row = dict.fromkeys(epoch_metrics._SHOWN.values(), 0.25) | {"epoch": 3.0, "ccr_1e-3": float("nan")}
+    log(row)
+    log(row)
+    heading, first, second = caplog.messages
+    assert heading.split()[-4:] == ["ccr@1e-3", "ccr@1e-2", "ccr@1e-1", "img/s"]
+    assert first == second
+    assert len(first) == len(heading)
+    assert first.split() == ["3", *["0.2500"] * 6, "-", "0.2500", "0.2500", "0.2"]
