@@ -127,7 +127,7 @@ def job_of(
 
 def overhead(quick: bool) -> list[Row]:
     """Seconds per epoch with and without Ray and decoding, in turns; the first epoch of each run warms up."""
-    n_images, epochs = (16, 2) if quick else (64, 3)
+    n_images, epochs = (16, 2) if quick else (48, 3)
     recipe = Recipe(epochs=epochs, batch_size=16)
     config = TrainConfig(network="resnet50", crop=224, stored_side=256, recipe=recipe)
     seconds: dict[str, list[float]] = {"plain": [], "ray": []}
