@@ -33,6 +33,11 @@ two CPUs. It computes with as many threads as its node has CPUs free when it sta
 TRIAL_CPUS = 0.02
 """A trial only waits for the service's answer."""
 
+GATHER_SECONDS = 10.0
+"""How long the first pass waits for the processes of all trials. Answered earlier, Tune would give the next setting to
+the process that is free, drop one that is still starting, and start another: one for nearly every setting of a quick
+search, and at its end it would wait for all of them."""
+
 READY_SECONDS = 30.0
 RESTARTS = 3
 
@@ -42,10 +47,16 @@ class PendingSettings:
 
     Whoever gets the evaluation lock first takes along the settings of all who are waiting behind it; they find their
     answer ready when their turn comes.
+
+    Args:
+        evaluate: Gives the outcomes of settings, in order.
+        callers: So many are waited for before the first pass, but not for ever.
     """
 
-    def __init__(self, evaluate: Callable[[Sequence[Setting]], list[Outcome]]) -> None:
+    def __init__(self, evaluate: Callable[[Sequence[Setting]], list[Outcome]], callers: int = 1) -> None:
         self._evaluate = evaluate
+        self._callers = callers
+        self._gathered = threading.Event()
         self._evaluating = threading.Lock()
         self._guard = threading.Lock()
         self._waiting: list[tuple[Setting, list[Outcome]]] = []
@@ -57,6 +68,10 @@ class PendingSettings:
         answer: list[Outcome] = []
         with self._guard:
             self._waiting.append((setting, answer))
+            if len(self._waiting) >= self._callers:
+                self._gathered.set()
+        if not self._gathered.wait(GATHER_SECONDS):
+            self._gathered.set()
         with self._evaluating:
             if not answer:
                 self._one_pass()
@@ -77,9 +92,10 @@ class DistanceService:
     whatever node, finds them.
     """
 
-    def __init__(self, algorithm: str, options: dict[str, Any]) -> None:
+    def __init__(self, algorithm: str, options: dict[str, Any], callers: int) -> None:
         self._algorithm = algorithm
         self._options = options
+        self._callers = callers
         self._starting = threading.Lock()
         self._pending: PendingSettings | None = None
 
@@ -95,7 +111,7 @@ class DistanceService:
             if self._pending is None:
                 train, validation = ray.get([features["train"], features["val"]])
                 objective = Objective(self._algorithm, train, validation, **self._options, make_source=_source_for)
-                self._pending = PendingSettings(partial(_with_notes, objective))
+                self._pending = PendingSettings(partial(_with_notes, objective), self._callers)
         return self._pending.ask(setting)
 
     def passes(self) -> list[int]:
@@ -144,7 +160,7 @@ def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> A
         max_task_retries=RESTARTS,
         runtime_env={"env_vars": {"OMP_NUM_THREADS": str(threads)}},  # Ray's own would be the CPUs reserved
     )
-    service = actor.remote(algorithm, options)
+    service = actor.remote(algorithm, options, callers)
     try:
         ray.get(service.ready.remote(), timeout=READY_SECONDS)
     except ray.exceptions.GetTimeoutError as error:

@@ -260,6 +260,29 @@ def test_what_waits_is_evaluated_together_and_answered_each() -> None:
     assert pending.passes == [1, 8]
 
 
+def test_the_first_pass_waits_for_all_callers_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oscbench.distributed import service
+
+    def evaluate(settings: Sequence[Setting]) -> list[Outcome]:
+        return [dict(setting) for setting in settings]
+
+    pending = service.PendingSettings(evaluate, callers=3)
+    threads = [threading.Thread(target=pending.ask, args=({"tail_size": number},)) for number in range(3)]
+    for thread in threads:
+        assert pending.passes == []
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join(5)
+    assert pending.ask({"tail_size": 9}) == {"tail_size": 9}  # nobody is waited for later on
+    assert pending.passes == [3, 1]
+
+    monkeypatch.setattr(service, "GATHER_SECONDS", 0.1)
+    alone = service.PendingSettings(evaluate, callers=3)
+    assert alone.ask({"tail_size": 1}) == {"tail_size": 1}
+    assert alone.passes == [1]
+
+
 # --- all searches below a runs folder ----------------------------------------------------------------------------
 
 
