@@ -37,6 +37,9 @@ LARGE_PAIRS = 2e8
 FREE_CPU_SECONDS = 10.0
 """How long a search waits for a cluster that is busy."""
 
+FAREWELL_SECONDS = 1.0
+"""How long processes that were told to end may take for it."""
+
 TRIAL_FAILURES = 3
 """How often a trial whose process died is tried again."""
 
@@ -51,18 +54,20 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
         self._run = run
         self._update = update
         self.failure: OscbenchError | None = None
-        self.processes: list[Any] = []
-        """Actors of the trials, each of which takes many settings."""
+        self._trials: list[Trial] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune saves its callbacks with the experiment; open files cannot be, and nothing is restored from there."""
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A trial begins, in a process that may be new."""
-        actor = trial.temporary_state.ray_actor
-        if actor not in self.processes:
-            self.processes.append(actor)
+        """A trial begins."""
+        self._trials = trials
+
+    def running(self) -> list[Any]:
+        """The actors of trials that Tune has not ended; not kept, for an actor lives as long as somebody knows it."""
+        actors = [trial.temporary_state.ray_actor for trial in self._trials]
+        return [actor for actor in actors if actor is not None]
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
@@ -165,9 +170,16 @@ def run_search(
     try:
         _fit(run, recorder, trainable, callers, time_budget, tensorboard)
     finally:
-        for trial in recorder.processes:  # first, lest one that is still waiting reports the loss of the service
-            ray.kill(trial)
-        ray.kill(service)
+        _end(recorder.running(), service)
+
+
+def _end(trials: list[Any], service: Any) -> None:
+    """Ends trials that still wait, of a search that was stopped, and then the service: each would report its loss."""
+    for trial in trials:
+        ray.kill(trial)
+    if trials:
+        time.sleep(FAREWELL_SECONDS)
+    ray.kill(service)
 
 
 def _fit(
