@@ -5,6 +5,7 @@ That no finished trial runs again is seen in the log of a post-processor that wr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -88,14 +89,26 @@ def kill_driver(process: subprocess.Popen[str]) -> None:
 # --- what must hold ----------------------------------------------------------------------------------------------
 
 
-def finish_and_check(runs: TuneRuns, undisturbed: pd.DataFrame, *arguments: str) -> None:
-    """Resumes; finished trials stay untouched, the rest is done, the table equals the undisturbed one."""
+@contextlib.contextmanager
+def no_finished_trial_again(runs: TuneRuns) -> Iterator[None]:
+    """What is finished at the beginning of the block is not fitted again inside it."""
     finished, fits = runs.finished(), runs.fits()
-    result = runs.result("--resume", *arguments)
-    assert result["searches"][0]["trials"] == SETTINGS
+    yield
     again = {setting for setting in finished if runs.fits()[setting] != fits[setting]}
     assert not again, f"finished trials that ran again: {again}"
-    assert set(runs.fits()) >= {setting for setting in runs.finished()}
+
+
+def finish_and_check(runs: TuneRuns, undisturbed: pd.DataFrame, *arguments: str) -> None:
+    """Resumes; finished trials stay untouched, the rest is done, the table equals the undisturbed one."""
+    with no_finished_trial_again(runs):
+        result = runs.result("--resume", *arguments)
+    assert result["searches"][0]["trials"] == SETTINGS
+    check(runs, undisturbed)
+
+
+def check(runs: TuneRuns, undisturbed: pd.DataFrame) -> None:
+    """Every setting was fitted and is there once, with the row of the undisturbed run."""
+    assert set(runs.fits()) >= runs.finished()
     assert len(runs.finished()) == SETTINGS
     pd.testing.assert_frame_equal(runs.table(), undisturbed)
 
@@ -122,7 +135,7 @@ def undisturbed(host: RayHost, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return runs.table(), seconds, runs.features
 
 
-def on(host: RayHost, folder: Path, features: Path | None, seconds: float = 0.05) -> TuneRuns:
+def on(host: RayHost, folder: Path, features: Path | None, seconds: float = 0.12) -> TuneRuns:
     """Runs on the test cluster."""
     log = Path(host.environment["COUNTED_LOG"])
     return TuneRuns(folder, features, log=log, seconds=seconds, **host.environment)
@@ -218,13 +231,17 @@ def test_killed_at_any_moment(
     runs = on(host, tmp_path, features)
     process = runs.start("--address", host.address)
     time.sleep(share * seconds)
-    if target == "driver":
-        kill_driver(process)
-    elif target == "node":
-        host.tell("drop")
-    else:
-        kill_one(host.pid, {"trial": TRIAL, "service": "DistanceService"}[target])
-    process.communicate(timeout=180)
+    with no_finished_trial_again(runs):
+        if target == "driver":
+            kill_driver(process)
+        elif target == "node":
+            host.tell("drop")
+        else:
+            kill_one(host.pid, {"trial": TRIAL, "service": "DistanceService"}[target])
+        process.communicate(timeout=180)
     if target == "node":
         host.tell("add")
-    finish_and_check(runs, table, "--address", host.address)
+    if process.returncode == 0 and len(runs.finished()) == SETTINGS:  # healed without help
+        check(runs, table)
+    else:
+        finish_and_check(runs, table, "--address", host.address)
