@@ -10,7 +10,6 @@ from typing import Protocol
 
 from oscbench.artifacts import META
 from oscbench.distributed.cluster import connect
-from oscbench.distributed.stages import Execution, ensure_features
 from oscbench.distributed.tune import Dashboard, dashboard, run_search
 from oscbench.errors import StoppedError, UsageError
 from oscbench.features.cache import load_feature_folder
@@ -221,6 +220,8 @@ def _checked_protocol(request: FeatureRequest, folder: Path, recorded: str, n_kn
 
 
 def _made_features(request: FeatureRequest, enter_ray: Callable[[], None]) -> list[FeatureSource]:
+    from oscbench.distributed.stages import Execution, ensure_features  # torchvision, which takes a while to import
+
     if request.protocol is None:
         raise UsageError("give --protocol 1, 2, 3 or a file, or --features with a folder of your own features")
     workspace = open_workspace(runs=request.runs, data=request.data, protocol=request.protocol, name=request.name)
