@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.ray]
 SETTINGS = 24
 MOMENTS = 12
 TARGETS = ("driver", "trial", "service", "node")
-TRIAL = "ResourceTrainable"
-"""How Ray names the process of a trial: by the class into which Tune wraps ours."""
+PROCESSES = {"service": ("ray::DistanceService",), "trial": ("ray::ServiceTrial", "ray::ResourceTrainable")}
+"""How Ray names the processes: that of a trial while it works by the class into which Tune wraps ours."""
 
 
 # --- processes ---------------------------------------------------------------------------------------------------
@@ -65,10 +65,10 @@ def title(pid: int) -> str:
         return ""
 
 
-def kill_one(root: int, name: str) -> bool:
-    """kill -9 of one actor process of that class below ``root``."""
+def kill_one(root: int, target: str) -> bool:
+    """kill -9 of one such process below ``root``."""
     for pid in descendants(root):
-        if title(pid).startswith(f"ray::{name}"):
+        if title(pid).startswith(PROCESSES[target]):
             os.kill(pid, signal.SIGKILL)
             return True
     return False
@@ -162,10 +162,10 @@ def test_killed_service_and_trial_heal_without_help(
     runs = on(host, tmp_path, undisturbed[2])
     process = runs.start("--address", host.address)
     wait_for(lambda: len(runs.finished()) >= 2)
-    assert kill_one(host.pid, "DistanceService")
+    assert kill_one(host.pid, "service")
     before = len(runs.finished())
     wait_for(lambda: len(runs.finished()) > before)
-    assert kill_one(host.pid, TRIAL)
+    assert kill_one(host.pid, "trial")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     pd.testing.assert_frame_equal(runs.table(), undisturbed[0])
@@ -194,7 +194,7 @@ def test_ctrl_c_keeps_what_is_finished(
 def test_two_searches_at_once_do_not_mix(
     host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
 ) -> None:
-    runs = on(host, tmp_path, undisturbed[2], seconds=1.0)
+    runs = on(host, tmp_path, undisturbed[2], seconds=0.6)
     first = runs.start("--address", host.address)
     wait_for(lambda: len(runs.finished()) >= 1)
     same = runs.run("--address", host.address, "--resume")
@@ -237,7 +237,7 @@ def test_killed_at_any_moment(
         elif target == "node":
             host.tell("drop")
         else:
-            kill_one(host.pid, {"trial": TRIAL, "service": "DistanceService"}[target])
+            kill_one(host.pid, target)
         process.communicate(timeout=180)
     if target == "node":
         host.tell("add")
