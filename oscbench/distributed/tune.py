@@ -174,7 +174,7 @@ def run_search(
 
 
 def _end(trials: list[Any], service: Any) -> None:
-    """Ends trials that still wait, of a search that was stopped, and then the service: each would report its loss."""
+    """Ends the trials of a stopped search that still wait, then the service, whose loss they would report."""
     for trial in trials:
         ray.kill(trial)
     if trials:
