@@ -128,11 +128,16 @@ def undisturbed(host: RayHost, tmp_path_factory: pytest.TempPathFactory) -> tupl
     """The table of a run that nobody disturbs, how long it takes, and its features."""
     runs = on(host, tmp_path_factory.mktemp("undisturbed"), None)
     started = time.monotonic()
-    runs.result("--address", host.address)
+    runs.result(*there(host))
     seconds = time.monotonic() - started
     assert all(count == 1 for count in runs.fits().values())
     assert len(runs.fits()) == SETTINGS
     return runs.table(), seconds, runs.features
+
+
+def there(host: RayHost) -> tuple[str, ...]:
+    """On the test cluster, with two trials at once: starting their processes is what a run waits for."""
+    return "--address", host.address, "--max-concurrent", "2"
 
 
 def on(host: RayHost, folder: Path, features: Path | None, seconds: float = 0.12) -> TuneRuns:
@@ -160,7 +165,7 @@ def test_killed_service_and_trial_heal_without_help(
     host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
 ) -> None:
     runs = on(host, tmp_path, undisturbed[2])
-    process = runs.start("--address", host.address)
+    process = runs.start(*there(host))
     wait_for(lambda: len(runs.finished()) >= 2)
     assert kill_one(host.pid, "service")
     before = len(runs.finished())
@@ -176,7 +181,7 @@ def test_ctrl_c_keeps_what_is_finished(
     host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
 ) -> None:
     runs = on(host, tmp_path, undisturbed[2], seconds=0.3)
-    process = runs.start("--address", host.address)
+    process = runs.start(*there(host))
     wait_for(lambda: len(runs.finished()) >= 2)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
@@ -187,7 +192,7 @@ def test_ctrl_c_keeps_what_is_finished(
     begin, *between, last = errors.splitlines()
     assert last == f"interrupted, {kept} of {SETTINGS} trials are kept; run the same command again to go on"
     assert not [line for line in (begin, *between) if "Traceback" in line or "raylet" in line], errors
-    finish_and_check(runs, undisturbed[0], "--address", host.address)
+    finish_and_check(runs, undisturbed[0], *there(host))
 
 
 @pytest.mark.slow
@@ -195,13 +200,13 @@ def test_two_searches_at_once_do_not_mix(
     host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
 ) -> None:
     runs = on(host, tmp_path, undisturbed[2], seconds=0.6)
-    first = runs.start("--address", host.address)
+    first = runs.start(*there(host))
     wait_for(lambda: len(runs.finished()) >= 1)
-    same = runs.run("--address", host.address, "--resume")
+    same = runs.run(*there(host), "--resume")
     assert first.poll() is None, "the first search was over too soon for this test"
     assert same.returncode == 1
     assert "is in use by process" in same.stderr.splitlines()[-1]
-    other = runs.result("--address", host.address, "--set", "tail_size=4", "--set", "shift=0.3")
+    other = runs.result(*there(host), "--set", "tail_size=4", "--set", "shift=0.3")
     _, errors = first.communicate(timeout=120)
     assert first.returncode == 0, errors
     assert other["searches"][0]["trials"] == 1
@@ -229,7 +234,7 @@ def test_killed_at_any_moment(
     table, seconds, features = undisturbed
     print(f"seed {seed} (OSCBENCH_KILL_SEED repeats it): {target} killed at {share * seconds:.2f} of {seconds:.2f} s")
     runs = on(host, tmp_path, features)
-    process = runs.start("--address", host.address)
+    process = runs.start(*there(host))
     time.sleep(share * seconds)
     with no_finished_trial_again(runs):
         if target == "driver":
@@ -244,4 +249,4 @@ def test_killed_at_any_moment(
     if process.returncode == 0 and len(runs.finished()) == SETTINGS:  # healed without help
         check(runs, table)
     else:
-        finish_and_check(runs, table, "--address", host.address)
+        finish_and_check(runs, table, *there(host))
