@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
@@ -205,7 +206,8 @@ class _Model:
         embedding = require_width(inputs.embedding, classes.means.shape[1], "embeddings")
         check_finite(embedding, "embedding")
         unit = _unit_rows(embedding, "embedding in row", range(len(embedding)))
-        return rank_logits(logits[:, classes.usable]), 1.0 - unit @ classes.means.T
+        cosine = torch.from_numpy(unit) @ torch.from_numpy(classes.means).T
+        return rank_logits(logits[:, classes.usable]), 1.0 - cosine.numpy()
 
 
 def _unit_rows(rows: FloatArray, what: str, names: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
