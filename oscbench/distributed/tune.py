@@ -43,6 +43,10 @@ FAREWELL_SECONDS = 1.0
 TRIAL_FAILURES = 3
 """How often a trial whose process died is tried again."""
 
+ROUNDS = 2
+"""How often what Tune has given up is begun anew. When a process dies between two settings, Tune hears of it twice: the
+first time it tries the trial again, the second time it finds it waiting and gives it up."""
+
 Update = Callable[[SearchRun], None]
 """Called after each finished trial."""
 
@@ -54,6 +58,8 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
         self._run = run
         self._update = update
         self.failure: OscbenchError | None = None
+        self.lost: list[Setting] = []
+        """What Tune has given up."""
         self._trials: list[Trial] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,9 +83,13 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
         self._record(trial.config["setting"], {name: result[name] for name in names})
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A trial has been lost more often than it is tried again."""
-        reason = f"the process of the trial or of the distance service was lost {TRIAL_FAILURES + 1} times"
-        self._record(trial.config["setting"], {"error": reason})
+        """The process of a trial, or the service it waits for, has been lost more often than Tune tries again."""
+        self.lost.append(trial.config["setting"])
+
+    def give_up(self) -> None:
+        """Records what was lost as failed."""
+        for setting in self.lost:
+            self._record(setting, {"error": "the process of the trial or of the distance service was lost repeatedly"})
 
     def _record(self, setting: Setting, outcome: Outcome) -> None:
         if self._run.outcome_of(setting) is not None:
@@ -167,8 +177,17 @@ def run_search(
     service = start_service(search.algorithm, options, callers=callers)
     trainable = tune.with_parameters(ServiceTrial, service=service, features=features)
     recorder = _Recorder(run, update)
+    started = time.monotonic()
     try:
-        _fit(run, recorder, trainable, callers, time_budget, tensorboard)
+        for _ in range(ROUNDS):
+            left = None if time_budget is None else time_budget - (time.monotonic() - started)
+            if left is not None and left <= 0:
+                break
+            recorder.lost.clear()
+            _fit(run, recorder, trainable, callers, left, tensorboard)
+            if not recorder.lost:
+                break
+        recorder.give_up()
     finally:
         _end(recorder.running(), service)
 
