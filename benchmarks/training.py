@@ -127,14 +127,14 @@ def job_of(
 
 def overhead(quick: bool) -> list[Row]:
     """Seconds per epoch with and without Ray and decoding, in turns; the first epoch of each run warms up."""
-    n_images, epochs = (16, 2) if quick else (48, 3)
+    n_images, epochs = (16, 2) if quick else (48, 5)
     recipe = Recipe(epochs=epochs, batch_size=16)
     config = TrainConfig(network="resnet50", crop=224, stored_side=256, recipe=recipe)
     seconds: dict[str, list[float]] = {"plain": [], "ray": []}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         train, val = draw_split(root, "train", n_images, 375, 500, 256), draw_split(root, "val", 4, 375, 500, 256)
-        for turn in ("plain", "ray") * (1 if quick else 3):
+        for turn in ("plain", "ray") * (1 if quick else 2):
             job = job_of(root / f"{turn}{len(seconds[turn])}", train, val, config, CORES)
             if turn == "plain":
                 with decoded_before():
