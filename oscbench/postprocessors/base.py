@@ -27,6 +27,7 @@ class PostProcessor(Protocol):
 
     The constructor takes the algorithm's parameter record and the score kind, stores them, computes nothing.
     A class that gives other kinds than ``log`` and ``probability`` lists them in ``score_kinds``.
+    One that reads pooled features sets ``uses_pooled``: a search sends them to the cluster only then.
     """
 
     score_kind: ScoreKind
