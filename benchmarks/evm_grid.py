@@ -2,11 +2,12 @@
 
     python benchmarks/evm_grid.py [--part small --part ratio --part protocol1] [--quick]
 
-prints the tables and writes benchmarks/evm_grid_<n>cpu_<date>.md and .csv. ``--quick`` runs everything once instead of
-five times. Both sides of a comparison fit, score and read the four CCR from the same arrays, taking turns. The slow
-side follows the published code in float64 torch on two threads: distances between training rows are shared, but every
-setting has, class by class, its own top-k, its own Newton solve from shape 1 (at most 100 steps, tolerance 1e-6) and
-its own distances and scores of all queries. It reads the CCR by the same fast function as the other side.
+prints the tables and writes benchmarks/evm_grid_<n>cpu_<date>.md and .csv; parts that are not run keep their rows.
+``--quick`` runs everything once instead of five times. Both sides of a comparison fit, score and read the four CCR from
+the same arrays, taking turns. The slow side follows the published code in float64 torch on two threads: distances
+between training rows are shared, but every setting has, class by class, its own top-k, its own Newton solve from shape
+1 (at most 100 steps, tolerance 1e-6) and its own distances and scores of all queries. It reads the CCR from a sorted
+curve per setting.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from reporting import circumstances, markdown, publish, timed
+from reporting import circumstances, markdown, publish, timed, with_earlier_parts
 from synthetic import closed_set_accuracy, tree_features
 
 from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, oscr_curve_from_predictions
@@ -183,17 +184,18 @@ def protocol1(runs: int) -> list[Row]:
 PARTS: dict[str, Callable[[int], list[Row]]] = {"small": small, "ratio": ratio, "protocol1": protocol1}
 
 
-def report(tables: dict[str, list[Row]], command: str) -> None:
+def report(tables: dict[str, list[Row]]) -> None:
     """Prints and writes a table of figures for each part."""
-    lines = ["# EVM: 80 settings in one pass", "", f"`{command}`, {circumstances('torch', 'numba', 'numpy')}.", ""]
-    figures = {
-        part: [{"part": part, "figure": key, "value": row[key]} for row in rows for key in row]
-        for part, rows in tables.items()
-    }
-    for part, rows in figures.items():
+    new = [
+        {"part": part, "figure": key, "value": row[key]} for part, rows in tables.items() for row in rows for key in row
+    ]
+    figures = with_earlier_parts("evm_grid", new, list(PARTS))
+    head = f"`python benchmarks/evm_grid.py`, {circumstances('torch', 'numba', 'numpy')}."
+    lines = ["# EVM: 80 settings in one pass", "", head, ""]
+    for part, rows in itertools.groupby(figures, key=lambda row: row["part"]):
         shown = [{"figure": row["figure"], "value": row["value"]} for row in rows]
         lines += [f"## {part}", "", str(PARTS[part].__doc__).splitlines()[0], "", markdown(shown)]
-    publish("evm_grid", "\n".join(lines), [row for rows in figures.values() for row in rows])
+    publish("evm_grid", "\n".join(lines), figures)
 
 
 def main() -> None:
@@ -205,8 +207,7 @@ def main() -> None:
     torch.set_num_threads(2)
     chosen = arguments.part or list(PARTS)
     runs = 1 if arguments.quick else 5
-    command = "python benchmarks/evm_grid.py" + "".join(f" --part {part}" for part in arguments.part or [])
-    report({part: PARTS[part](runs) for part in chosen}, command + " --quick" * arguments.quick)
+    report({part: PARTS[part](runs) for part in chosen})
 
 
 if __name__ == "__main__":

@@ -11,19 +11,16 @@ compiles, and the DataLoader's first, which starts its processes, are printed an
 from __future__ import annotations
 
 import argparse
-import csv
-import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from reporting import circumstances, markdown, publish
 
 from oscbench.data.convert import ConvertConfig, convert_split
 from oscbench.data.images import read_image
@@ -105,24 +102,28 @@ def seconds(epochs: Callable[[int], Iterator[torch.Tensor]], number: int, expect
     return time.perf_counter() - started
 
 
-def report(rows: list[dict[str, object]], ratio: float, first: dict[str, float]) -> str:
-    """The result as Markdown."""
-    lines = [f"# FFCV loader against torch's DataLoader with PIL, {date.today()}", ""]
-    lines += [
-        f"{os.cpu_count()} CPUs ({platform.machine()}), torch {torch.__version__}; `python benchmarks/ffcv_loader.py`"
-    ]
-    lines += [
-        "",
-        "| loader | images per second (median) | slowest | fastest | first epoch, left out, in s |",
-        "|---|---|---|---|---|",
-    ]
+def report(rows: list[dict[str, object]], ratio: float, first: dict[str, float]) -> None:
+    """Prints and writes the summary, and every epoch as CSV."""
+    summary = []
     for loader in ("pil", "ffcv"):
         rates = [float(str(row["images_per_second"])) for row in rows if row["loader"] == loader]
-        median = statistics.median(rates)
-        lines += [f"| {loader} | {median:.0f} | {min(rates):.0f} | {max(rates):.0f} | {first[loader]:.1f} |"]
+        summary.append(
+            {
+                "loader": loader,
+                "images per second (median)": f"{statistics.median(rates):.0f}",
+                "slowest": f"{min(rates):.0f}",
+                "fastest": f"{max(rates):.0f}",
+                "first epoch, left out, in s": f"{first[loader]:.1f}",
+            }
+        )
     verdict = "met" if ratio >= REQUIRED else "missed"
-    lines += ["", f"FFCV is {ratio:.1f} times as fast (at least {REQUIRED:.0f} asked for: {verdict})."]
-    return "\n".join(lines) + "\n"
+    publish(
+        "ffcv_loader",
+        "# FFCV loader against torch's DataLoader with PIL\n\n"
+        f"`python benchmarks/ffcv_loader.py`, {circumstances('torch', 'ffcv')}.\n\n{markdown(summary)}\n"
+        f"FFCV is {ratio:.1f} times as fast (at least {REQUIRED:.0f} asked for: {verdict}).\n",
+        rows,
+    )
 
 
 def main() -> None:
@@ -130,7 +131,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--images", type=int, default=400)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -147,14 +147,7 @@ def main() -> None:
     median = {
         name: statistics.median(float(str(r["seconds"])) for r in rows if r["loader"] == name) for name in loaders
     }
-    text = report(rows, median["pil"] / median["ffcv"], first)
-    print(text)
-    stem = options.out / f"ffcv_loader_{os.cpu_count()}cpu_{date.today()}"
-    stem.with_suffix(".md").write_text(text)
-    with stem.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+    report(rows, median["pil"] / median["ffcv"], first)
 
 
 if __name__ == "__main__":

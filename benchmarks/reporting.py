@@ -38,12 +38,27 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def with_earlier_parts(name: str, rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The rows, and those of parts that were not run this time but earlier today; ``parts`` gives the order."""
+    run = {row["part"] for row in rows}
+    table = _stem(name).with_suffix(".csv")
+    earlier: list[Mapping[str, Any]] = []
+    if table.exists():
+        with table.open(newline="") as file:
+            earlier = [row for row in csv.DictReader(file) if row["part"] not in run]
+    return sorted([*earlier, *rows], key=lambda row: parts.index(row["part"]))
+
+
 def publish(name: str, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints the text and writes it, and the rows as CSV, as ``<name>_<n>cpu_<date>``."""
     print(text)
-    stem = Path(__file__).with_name(f"{name}_{CPUS}cpu_{date.today()}")
+    stem = _stem(name)
     stem.with_suffix(".md").write_text(text)
     with stem.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _stem(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}_{CPUS}cpu_{date.today()}")

@@ -15,22 +15,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import dataclasses
 import logging
-import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from reporting import CPUS, circumstances, markdown, publish, with_earlier_parts
 
 import oscbench.training.run as run_module
 from oscbench.data.convert import ConvertConfig, convert_split
@@ -45,7 +42,6 @@ from oscbench.training.run import TrainingJob, run_training
 from oscbench.training.workers import Workers
 from oscbench.types import IntArray
 
-CORES = len(os.sched_getaffinity(0))
 STUDENT_95_2 = 4.303  # 97.5 % quantile of Student's t with 2 degrees of freedom
 
 Row = dict[str, object]
@@ -81,7 +77,7 @@ def draw_split(root: Path, name: str, n: int, height: int, width: int, side: int
         paths.append(path.as_posix())
     table = SampleTable(tuple(paths), np.arange(n, dtype=np.int64) % 4)
     beton = root / f"{name}.beton"
-    convert_split(root, table, beton, ConvertConfig(side=side), processes=CORES)
+    convert_split(root, table, beton, ConvertConfig(side=side), processes=CPUS)
     return DataSplit(root, table, beton)
 
 
@@ -135,13 +131,13 @@ def overhead(quick: bool) -> list[Row]:
         root = Path(name)
         train, val = draw_split(root, "train", n_images, 375, 500, 256), draw_split(root, "val", 4, 375, 500, 256)
         for turn in ("plain", "ray") * (1 if quick else 2):
-            job = job_of(root / f"{turn}{len(seconds[turn])}", train, val, config, CORES)
+            job = job_of(root / f"{turn}{len(seconds[turn])}", train, val, config, CPUS)
             if turn == "plain":
                 with decoded_before():
                     rows = list(run_training(job, Workers(), torch.device("cpu")))
             else:
                 with connect():
-                    rows = train_on_ray(job, WorkerShare(cpus=CORES))
+                    rows = train_on_ray(job, WorkerShare(cpus=CPUS))
             seconds[turn] += [epoch["train_seconds"] for epoch in rows[1:]]
     plain, on_ray = statistics.median(seconds["plain"]), statistics.median(seconds["ray"])
     return [
@@ -246,29 +242,11 @@ def trained_on(workspace: Workspace, loss: str, seed: int, quick: bool) -> dict[
 PARTS = {"overhead": overhead, "scaling": scaling, "embedded": embedded, "eos": eos}
 
 
-def write(rows: list[Row]) -> None:
-    """Replaces the rows of the parts that were run in the table beside this file."""
-    stem = Path(__file__).parent / f"training_{CORES}cpu_{date.today().isoformat()}"
-    kept: list[Row] = []
-    if stem.with_suffix(".csv").exists():
-        with stem.with_suffix(".csv").open(newline="") as file:
-            kept = [dict(old) for old in csv.DictReader(file) if old["part"] not in {new["part"] for new in rows}]
-    rows = sorted([*kept, *rows], key=lambda one: list(PARTS).index(str(one["part"])))
-    with stem.with_suffix(".csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    stem.with_suffix(".md").write_text(
-        f"# Training\n\n`python benchmarks/training.py`, {CORES} cores, torch {torch.__version__}, "
-        f"Python {platform.python_version()}, {date.today().isoformat()}.\n\n{table(rows)}\n"
-    )
-
-
-def table(rows: list[Row]) -> str:
-    """The rows as Markdown."""
-    names = list(rows[0])
-    lines = [names, ["---"] * len(names), *([str(one[name]) for name in names] for one in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def report(rows: list[Row]) -> None:
+    """Prints and writes the table, with the parts that were run before."""
+    figures = with_earlier_parts("training", rows, list(PARTS))
+    head = f"`python benchmarks/training.py`, {circumstances('torch', 'ray', 'ffcv')}."
+    publish("training", f"# Training\n\n{head}\n\n{markdown(figures)}", figures)
 
 
 def main() -> None:
@@ -278,13 +256,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="less of everything, nothing is written")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    rows: list[Row] = []
     for part in arguments.parts or PARTS:
-        found = PARTS[part](arguments.quick)
-        print(table(found), flush=True)
-        rows += found
-        if not arguments.quick:
-            write(found)
+        rows = PARTS[part](arguments.quick)
+        print(markdown(rows), flush=True) if arguments.quick else report(rows)
 
 
 if __name__ == "__main__":
