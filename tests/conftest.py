@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray's workers would otherwise run at niceness 15 and starve beside anything else that the machine does.
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+# A suite started in the background of a script inherits a Ctrl-C that is ignored, and so would the commands under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALLOWED_SKIPS = Path(__file__).parent / "allowed_skips.txt"
 
