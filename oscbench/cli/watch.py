@@ -46,10 +46,12 @@ def watch(
     follower = threading.Thread(target=_follow, args=(mirror, stopped), daemon=True)
     follower.start()
     print(f"http://{HOST}:{server.server_port}/dashboard/  ({trials} trials below {runs}; Ctrl-C ends)", flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        server.serve_forever()
+        stopped.wait()  # so that Ctrl-C strikes here: in the midst of a request the server would swallow it
     finally:
         stopped.set()
+        server.shutdown()
         server.server_close()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -104,6 +107,20 @@ def test_loopback_only_and_read_only(watch: tuple[TuneRuns, str, int]) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies") as answer:
         assert answer.status == 200
     assert list(runs.runs.iterdir()) == []
+
+
+def test_ctrl_c_ends_it_in_the_midst_of_requests(watch: tuple[TuneRuns, str, int]) -> None:
+    """What it must do at the end, the fixture checks; a server that is interrupted itself would go on."""
+    _, page, _ = watch
+
+    def ask_on_and_on() -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while True:
+                urllib.request.urlopen(page.replace("/dashboard/", "/api/studies")).read()
+
+    for _ in range(3):
+        threading.Thread(target=ask_on_and_on, daemon=True).start()
+    time.sleep(0.5)
 
 
 def _listening_addresses(port: int) -> set[str]:
