@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -109,18 +106,41 @@ def test_loopback_only_and_read_only(watch: tuple[TuneRuns, str, int]) -> None:
     assert list(runs.runs.iterdir()) == []
 
 
-def test_ctrl_c_ends_it_in_the_midst_of_requests(watch: tuple[TuneRuns, str, int]) -> None:
-    """What it must do at the end, the fixture checks; a server that is interrupted itself would go on."""
-    _, page, _ = watch
+SWALLOWING = """
+import sys, time
+import oscbench.cli.watch as verb
+from oscbench.cli import main
 
-    def ask_on_and_on() -> None:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            while True:
-                urllib.request.urlopen(page.replace("/dashboard/", "/api/studies")).read()
+class Swallowing:
+    server_port = 1
 
-    for _ in range(3):
-        threading.Thread(target=ask_on_and_on, daemon=True).start()
-    time.sleep(0.5)
+    def serve_forever(self):
+        while True:
+            try:
+                time.sleep(0.01)
+            except KeyboardInterrupt:
+                pass
+
+    def shutdown(self):
+        pass
+
+    server_close = shutdown
+
+verb._serve = lambda mirror, port: Swallowing()
+main(["watch", "--runs", sys.argv[1]])
+"""
+
+
+def test_ctrl_c_ends_it_in_the_midst_of_a_request(tmp_path: Path) -> None:
+    """A real server swallows the signal if it strikes while a request's thread is being started; this one always."""
+    process = subprocess.Popen([sys.executable, "-c", SWALLOWING, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:1/")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+    finally:
+        process.kill()
 
 
 def _listening_addresses(port: int) -> set[str]:
