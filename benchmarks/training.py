@@ -14,7 +14,6 @@ eos       EOS beside SoftMax on the embedded protocol 1, seeds 0 to 2: sum of CC
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import logging
 import statistics
@@ -23,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -103,9 +103,7 @@ class DecodedBefore:
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-def job_of(
-    folder: Path, train: DataSplit, val: DataSplit, config: TrainConfig, threads: int, loader: str = "ffcv"
-) -> TrainingJob:
+def job_of(folder: Path, train: DataSplit, val: DataSplit, config: TrainConfig, threads: int) -> TrainingJob:
     """A training of four classes that nobody will use."""
     folder.mkdir(parents=True)
     return TrainingJob(
@@ -117,7 +115,7 @@ def job_of(
         what="benchmark",
         fingerprint="benchmark",
         threads=threads,
-        loader=loader,  # type: ignore[arg-type]
+        loader="ffcv",
     )
 
 
@@ -133,7 +131,7 @@ def overhead(quick: bool) -> list[Row]:
         for turn in ("plain", "ray") * (1 if quick else 2):
             job = job_of(root / f"{turn}{len(seconds[turn])}", train, val, config, CPUS)
             if turn == "plain":
-                with decoded_before():
+                with mock.patch.object(run_module, "open_loader", DecodedBefore):
                     rows = list(run_training(job, Workers(), torch.device("cpu")))
             else:
                 with connect():
@@ -145,17 +143,6 @@ def overhead(quick: bool) -> list[Row]:
         row("overhead", "Ray Train with FFCV", on_ray / n_images * 16, "s per batch"),
         row("overhead", "ratio", on_ray / plain, "", "at most 1.05", on_ray / plain <= 1.05),
     ]
-
-
-@contextlib.contextmanager
-def decoded_before() -> Iterator[None]:
-    """The training loop reads from memory."""
-    original = run_module.open_loader
-    run_module.open_loader = DecodedBefore  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        run_module.open_loader = original
 
 
 def scaling(quick: bool) -> list[Row]:

@@ -17,6 +17,6 @@ class UsageError(OscbenchError, ValueError):
 
 
 class StoppedError(OscbenchError):
-    """The user stopped it with Ctrl-C; the message says what is kept (exit code 130)."""
+    """The user stopped it, by Ctrl-C or by answering no; the message says what is kept (exit code 130)."""
 
     exit_code = 130

@@ -27,7 +27,7 @@ HEALTH = {
 
 def has_train_worker(node: object) -> bool:
     """Whether one of the node's processes is a training worker."""
-    raylet = node.all_processes["raylet"][0].process.pid  # type: ignore[attr-defined]
+    raylet = node.all_processes["raylet"][0].process.pid
     return any("RayTrainWorker" in title(pid) for pid in descendants(raylet))
 
 

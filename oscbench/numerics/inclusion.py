@@ -26,7 +26,7 @@ InclusionKind = Literal["log", "probability"]
 LOG_SCORE_OF_ONE: Final = math.log(54.0 * math.log(2.0))
 """From this g on, 1 - exp(-e^g) is exactly 1 in float64."""
 NO_PROBABILITY: Final = -54.0 * math.log(2.0) - 1.0
-"""Stands for every g whose probability is exactly 0 in float64, which holds below 1 more than this."""
+"""The key of every g whose probability is exactly 0 in float64; any that is not lies at least 1 higher."""
 HALF_STEP: Final = 2.0**-54
 """Probabilities are multiples of twice this, as differences from 1 in float64 are."""
 X_FLOOR: Final[dict[str, float]] = {"log": LOG_FLOOR, "probability": 1e-30}
@@ -118,7 +118,7 @@ def lowest_of_equal_probability(g: torch.Tensor) -> torch.Tensor:
     """
     p = probability_of(g.to(torch.float64))
     exponent = torch.where(p < 0.5, -torch.log1p(HALF_STEP - p), -torch.log(1.0 - p + HALF_STEP))
-    return torch.where(p > 0.0, exponent.log(), NO_PROBABILITY).to(g.dtype)
+    return torch.where(p > 0.0, torch.minimum(g, exponent.log().to(g.dtype)), NO_PROBABILITY)
 
 
 def fit_inclusion(tails: torch.Tensor, available: NDArray[np.int64], grid: Grid, out: InclusionFits) -> None:

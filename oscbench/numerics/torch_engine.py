@@ -79,7 +79,7 @@ class TorchEngine:
                 scores = self._scores(distances, s, slice(low, high), kind)
                 value, index = scores.max(dim=1)
                 if stepped:
-                    value = torch.minimum(value, lowest_of_equal_probability(value))
+                    value = lowest_of_equal_probability(value)
                     index = (scores >= value[:, None]).to(torch.uint8).argmax(dim=1)  # the first
                 better = value > key[:, s]
                 key[:, s] = torch.where(better, value, key[:, s])

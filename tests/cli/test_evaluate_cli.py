@@ -10,24 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import oscbench.cli
 from oscbench.metrics import auroc, ccr_at_fpr, closed_set_accuracy, oscr_curve, threshold_for_fpr
 from oscbench.report.scoring import load_scores
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command line in this process; gives exit code, stdout and stderr."""
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            oscbench.cli.main(list(arguments))
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    return command
 
 
 @pytest.fixture

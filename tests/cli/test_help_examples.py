@@ -26,7 +26,7 @@ SHORT_OF_IMAGENET = 1
 
 def commands(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Each command's words and the epilog of its help page."""
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
         else:

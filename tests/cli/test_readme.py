@@ -27,7 +27,7 @@ def test_commands_parse(command: str):
     while words and hasattr(parser, "commands") and words[0] in parser.commands:
         parser = parser.commands[words.pop(0)]
     assert not hasattr(parser, "commands"), f"{command}: no such verb"
-    known = {name for option in parser.params for name in (*option.opts, *option.secondary_opts)}  # type: ignore[attr-defined]
+    known = {name for option in parser.params for name in (*option.opts, *option.secondary_opts)}
     unknown = [word for word in words if word.startswith("--") and word not in known]
     assert unknown == []
 

@@ -23,7 +23,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_split(folder / "images", "train", [0, 1, 2, -1] * 6)
     write_split(folder / "images", "val", [0, 1, 2, -1, -2] * 2)
     roles = {"known": {"c0": "a", "c1": "b", "c2": "c"}, "negative": {"c-1": "d"}, "unknown": {"c-2": "e"}}
-    write_protocol(folder / "small.yaml", make_protocol("small", roles, "test"))  # type: ignore[arg-type]
+    write_protocol(folder / "small.yaml", make_protocol("small", roles, "test"))
     return folder
 
 
@@ -43,7 +43,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on_to_features(data: Pat
     deadline = time.monotonic() + 90
     while not (folder / "train" / "epochs.csv").exists():
         assert time.monotonic() < deadline
-        assert running.poll() is None, running.stderr.read()  # type: ignore[union-attr]
+        assert running.poll() is None, running.stderr.read()
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=60)

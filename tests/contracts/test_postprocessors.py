@@ -49,7 +49,7 @@ QUERIES = VALIDATION.inputs()
 
 
 def rows(inputs: Inputs, idx: Any) -> Inputs:
-    return dataclasses.replace(inputs, embedding=inputs.embedding[idx], logits=inputs.logits[idx])  # type: ignore[index]
+    return dataclasses.replace(inputs, embedding=inputs.embedding[idx], logits=inputs.logits[idx])
 
 
 def as_type(data: FeatureSet, dtype: type[np.floating[Any]]) -> FeatureSet:
@@ -94,7 +94,7 @@ def test_order_of_training_rows_does_not_matter(name: str, kind: ScoreKind) -> N
     shuffled = FeatureSet.from_arrays(
         embedding=TRAIN.embedding[order],
         labels=TRAIN.labels[order],
-        logits=TRAIN.logits[order],  # type: ignore[index]
+        logits=TRAIN.logits[order],
         n_known=K,
     )
     once, again = (make(name, kind).fit(train).score(QUERIES) for train in (TRAIN, shuffled))
@@ -242,7 +242,7 @@ def test_grid_path_equals_single_path(name: str, kind: ScoreKind) -> None:
     assert params is not None
     settings = [params(), *(params(**{field: value}) for field, value in variants(name))]
     method = POSTPROCESSORS.get(name)
-    together = method.best_of_settings(TRAIN, QUERIES, settings, score_kind=kind)  # type: ignore[attr-defined]
+    together = method.best_of_settings(TRAIN, QUERIES, settings, score_kind=kind)
     single = best_one_by_one(method, TRAIN, QUERIES, settings, score_kind=kind)
     assert together[0].shape == together[1].shape == (len(QUERIES), len(settings))
     assert together[0].dtype == np.int32

@@ -65,7 +65,7 @@ def all_answers(source: NeighborSource) -> list[np.ndarray]:
     """Tails, and class and score in both score kinds."""
     answers = [source.tails(300)]
     for kind in ("log", "probability"):
-        answers += source.best(QUERIES, SETTINGS, score_kind=kind)  # type: ignore[arg-type]
+        answers += source.best(QUERIES, SETTINGS, score_kind=kind)
     return answers
 
 

@@ -47,7 +47,7 @@ def test_mean_and_std_are_those_of_the_tables_of_each_seed(tmp_path: Path, capsy
         "negative": {"c-1": "negative"},
         "unknown": {"c-2": "unknown"},
     }
-    write_protocol(tmp_path / "small.yaml", make_protocol("small", roles, "test"))  # type: ignore[arg-type]
+    write_protocol(tmp_path / "small.yaml", make_protocol("small", roles, "test"))
     where = ["--protocol", str(tmp_path / "small.yaml"), "--data", str(tmp_path / "images")]
     space = ["--set", "tail_size=5,20", "--set", "distance_multiplier=0.2,0.7"]
     with pytest.raises(SystemExit) as ended:

@@ -41,7 +41,7 @@ def make_scores(**changes) -> ScoreSet:
 
 
 def assert_same(one: object, other: object) -> None:
-    for field in dataclasses.fields(one):  # type: ignore[arg-type]
+    for field in dataclasses.fields(one):
         left, right = getattr(one, field.name), getattr(other, field.name)
         if isinstance(left, np.ndarray):
             assert left.dtype == right.dtype, field.name
@@ -57,7 +57,7 @@ def test_feature_sets_round_trip_memory_mapped(tmp_path: Path, pooled: bool):
     loaded = FeatureSet.load(tmp_path / "val")
     assert_same(features, loaded)
     assert isinstance(loaded.embedding, np.memmap)
-    assert loaded.fingerprint == features.fingerprint == features.meta.fingerprint  # type: ignore[union-attr]
+    assert loaded.fingerprint == features.fingerprint == features.meta.fingerprint
 
 
 def test_score_sets_round_trip(tmp_path: Path):

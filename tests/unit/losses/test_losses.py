@@ -78,7 +78,7 @@ def test_every_loss_equals_the_mean_written_by_hand(name: str, seed: int, smooth
     labels = np.concatenate([[0, 1, 2, -1], rng.integers(-1, 3, 7)])
     logits = rng.normal(0, 3, (len(labels), spec.n_outputs(3)))
     embedding = rng.normal(0, 5, (len(labels), 4))
-    params = LOSSES.info(name).params()  # type: ignore[misc]
+    params = LOSSES.info(name).params()
     tensor_labels = torch.from_numpy(labels)
     criterion = spec.build(classes(tensor_labels, 3, label_smoothing=smoothing), params)
     value = weighted_mean(criterion, torch.from_numpy(logits), torch.from_numpy(embedding), tensor_labels)
@@ -92,7 +92,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(name: str) -> None:
     rng = np.random.default_rng(3)
     spec = LOSSES.get(name)
     labels = torch.from_numpy(np.array([0, 1, -1, 2, 2, -1, 0, 1]))
-    criterion = spec.build(classes(labels, 3), LOSSES.info(name).params())  # type: ignore[misc]
+    criterion = spec.build(classes(labels, 3), LOSSES.info(name).params())
     logits = torch.from_numpy(rng.normal(size=(8, spec.n_outputs(3))))
     whole = weighted_mean(criterion, logits, logits, labels)
     parts = [(logits[:3], labels[:3]), (logits[3:], labels[3:])]
@@ -105,7 +105,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(name: str) -> None:
 def test_gradients_stay_finite_on_extreme_outputs(name: str) -> None:
     spec = LOSSES.get(name)
     labels = torch.tensor([0, 1, -1, -1])
-    criterion = spec.build(classes(labels, 2), LOSSES.info(name).params())  # type: ignore[misc]
+    criterion = spec.build(classes(labels, 2), LOSSES.info(name).params())
     width = spec.n_outputs(2)
     logits = torch.full((4, width), -1e4).index_fill(1, torch.tensor([0]), 1e4).requires_grad_()
     embedding = torch.zeros(4, 3, requires_grad=True)

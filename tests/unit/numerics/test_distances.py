@@ -86,6 +86,6 @@ def test_bad_rows_are_named(rows: np.ndarray, labels: np.ndarray, message: str) 
 
 def test_bad_metric_and_width() -> None:
     with pytest.raises(ValueError, match="metric must be one of cosine, euclidean, got 'manhattan'"):
-        prepare_rows(np.ones((1, 1)), "manhattan", "rows")  # type: ignore[arg-type]
+        prepare_rows(np.ones((1, 1)), "manhattan", "rows")
     with pytest.raises(ValueError, match=r"shape \(1, 3\), the training features are 2 wide"):
         Gallery.build(np.ones((2, 2)), np.array([0, 1]), 2, others=np.ones((1, 3)))

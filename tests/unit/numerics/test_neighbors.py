@@ -84,7 +84,7 @@ def test_many_tiles_and_many_shards() -> None:
 )
 def test_pruning_changes_nothing(seed: int, metric: str, kind: InclusionKind, distance: float) -> None:
     rows, labels = clustered(300, 4, 5, seed, copies=20)
-    gallery = Gallery.build(rows, labels, 4, metric=metric)  # type: ignore[arg-type]
+    gallery = Gallery.build(rows, labels, 4, metric=metric)
     queries = distance * np.random.default_rng(seed).normal(size=(40, 5))
     pruned, full = (
         LocalSource(gallery, prune=prune).best(queries, SETTINGS, score_kind=kind) for prune in (True, False)
@@ -101,7 +101,7 @@ def test_float32_is_near_float64(engine: str, kind: InclusionKind, metric: str) 
 
     So are copied rows: a Euclidean distance of 0 comes out of the float32 product as up to 1e-3.
     """
-    gallery = Gallery.build(*clustered(400, 6, 8, seed=0), 6, metric=metric)  # type: ignore[arg-type]
+    gallery = Gallery.build(*clustered(400, 6, 8, seed=0), 6, metric=metric)
     queries = clustered(80, 6, 8, seed=1)[0]
     smooth = [setting.tail_size > 1 for setting in SETTINGS]
     (label, score), (label32, score32) = (
@@ -224,7 +224,7 @@ def test_plan_at_protocol_1_size_is_below_four_gibibytes() -> None:
             return 116_218
 
     eighty = Grid.of([Setting(t, m) for t in (10, 1000) for m in (0.1, 0.5)] * 20)
-    plan = plan_memory(Sized(), 46_475, eighty, 4 << 30, threads=2, query_tile=64)  # type: ignore[arg-type]
+    plan = plan_memory(Sized(), 46_475, eighty, 4 << 30, threads=2, query_tile=64)
     assert plan.keep_tails
     assert plan.settings_per_pass == 80
 

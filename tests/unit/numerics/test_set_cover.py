@@ -53,7 +53,7 @@ def test_row_that_nothing_covers_is_kept() -> None:
 def test_mask_covers_each_class_on_its_own(metric: str) -> None:
     rng = np.random.default_rng(4)
     rows, labels = rng.normal(size=(50, 4)), rng.integers(0, 3, 50)
-    gallery = Gallery.build(rows, labels, 3, metric=metric)  # type: ignore[arg-type]
+    gallery = Gallery.build(rows, labels, 3, metric=metric)
     radii = np.abs(rng.normal(0.6, 0.2, (50, 2)))
     keep = cover_mask(gallery, radii)
     distances = cdist(rows[gallery.order], rows[gallery.order], metric)

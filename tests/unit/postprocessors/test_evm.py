@@ -156,7 +156,7 @@ def test_scores_equal_the_paper(metric: str, negatives: bool) -> None:
         params = EvmParams(
             tail_size=tail_size,
             distance_multiplier=multiplier,
-            metric=metric,  # type: ignore[arg-type]
+            metric=metric,
             negatives=negatives,
         )
         scores = Evm(params, score_kind="probability").fit(train).score(inputs(queries, 3))
@@ -171,8 +171,8 @@ def test_float64_grid_equals_fit_score_metric_exactly(kind: str) -> None:
         for t, m, c in itertools.product((1, 8, 40), (0.2, 1.0), (1.0, 0.6))
     ]
     source = LocalSource(Evm.gallery(train, settings[0]), precision="float64")
-    label, score = source.best(validation.embedding, settings, score_kind=kind)  # type: ignore[arg-type]
-    single = best_one_by_one(Evm, train, validation.inputs(), settings, score_kind=kind)  # type: ignore[arg-type]
+    label, score = source.best(validation.embedding, settings, score_kind=kind)
+    single = best_one_by_one(Evm, train, validation.inputs(), settings, score_kind=kind)
     np.testing.assert_array_equal(label, single[0])
     np.testing.assert_array_equal(score, single[1])
 
@@ -202,14 +202,14 @@ def test_class_without_correct_rows_never_wins(kind: str, empty: int, caplog: py
     logits[train.labels == empty, (empty + 1) % 3] += 1e3
     train = dataclasses.replace(train, logits=logits)
     far = inputs(-100.0 * train.embedding, 3)  # all probabilities are 0 here
-    method = Evm(EvmParams(tail_size=10), score_kind=kind).fit(train)  # type: ignore[arg-type]
+    method = Evm(EvmParams(tail_size=10), score_kind=kind).fit(train)
     scores = method.score(far)
     assert np.isfinite(scores).all()
     assert (scores[:, empty] == NEVER_WINS[kind]).all()
     assert (scores.argmax(axis=1) != empty).all()
     assert method.notes[0].endswith(f"never predicted: {empty}")
     assert method.notes[0] in caplog.text
-    label, _ = Evm.best_of_settings(train, far, [method.params], score_kind=kind)  # type: ignore[arg-type]
+    label, _ = Evm.best_of_settings(train, far, [method.params], score_kind=kind)
     np.testing.assert_array_equal(label[:, 0], scores.argmax(axis=1))
 
 
@@ -247,7 +247,7 @@ def test_a_given_source_is_used_but_not_for_covers() -> None:
     class Counting(LocalSource):
         asked: list[float] = []
 
-        def best(self, queries, settings, **options):  # type: ignore[no-untyped-def]
+        def best(self, queries, settings, **options):
             self.asked += [setting.cover_threshold for setting in settings]
             return super().best(queries, settings, **options)
 
@@ -274,7 +274,7 @@ def test_a_given_source_is_used_but_not_for_covers() -> None:
 )
 def test_bad_parameters_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        EvmParams(**changes)  # type: ignore[arg-type]
+        EvmParams(**changes)
 
 
 def changed(data: FeatureSet, row: int, value: float) -> FeatureSet:

@@ -57,7 +57,7 @@ def gaussian_set(seed: int, n: int = 150, n_known: int = 7, dim: int = 5, spread
 
 @pytest.mark.parametrize("key", [key for key in GOLDEN.files if key.startswith("openmax_probs")])
 def test_probabilities_equal_the_original_code(key: str) -> None:
-    tail, multiplier, alpha = re.fullmatch(r"openmax_probs_tail(\d+)_mult([\d.]+)_alpha(\d+)", key).groups()  # type: ignore[union-attr]
+    tail, multiplier, alpha = re.fullmatch(r"openmax_probs_tail(\d+)_mult([\d.]+)_alpha(\d+)", key).groups()
     params = OpenMaxParams(tail_size=int(tail), distance_multiplier=float(multiplier), alpha=int(alpha))
     scores = {
         kind: OpenMax(params, score_kind=kind).fit(golden_train()).score(golden_queries())
@@ -69,7 +69,7 @@ def test_probabilities_equal_the_original_code(key: str) -> None:
 
 @pytest.mark.parametrize("key", [key for key in GOLDEN.files if key.startswith("openmax_evt")])
 def test_knownness_equals_the_original_code(key: str) -> None:
-    tail, multiplier = re.fullmatch(r"openmax_evt_tail(\d+)_mult([\d.]+)", key).groups()  # type: ignore[union-attr]
+    tail, multiplier = re.fullmatch(r"openmax_evt_tail(\d+)_mult([\d.]+)", key).groups()
     model = _Model.fit(golden_train(), [OpenMaxParams(tail_size=int(tail), distance_multiplier=float(multiplier))])
     _, distances = model.look_at(golden_queries())
     knownness = [[_knownness(row[k], *(part[0, k] for part in model.fits)) for k in range(6)] for row in distances]
@@ -143,7 +143,7 @@ def openmax_by_loops(train: FeatureSet, queries: Inputs, params: OpenMaxParams) 
     ("tail", "kappa", "alpha"), [(1, 1.5, 3), (6, 0.7, 1), (6, 2.0, 2), (500, 1.3, 4), (9, 1.0, 50)]
 )
 def test_equals_the_loops_of_the_paper(tail: int, kappa: float, alpha: int, weights: str) -> None:
-    params = OpenMaxParams(tail_size=tail, distance_multiplier=kappa, alpha=alpha, weights=weights)  # type: ignore[arg-type]
+    params = OpenMaxParams(tail_size=tail, distance_multiplier=kappa, alpha=alpha, weights=weights)
     train, queries = gaussian_set(1), gaussian_set(2, n=40).inputs()
     ours = OpenMax(params, score_kind="probability").fit(train).score(queries)
     np.testing.assert_allclose(ours, openmax_by_loops(train, queries, params), rtol=0, atol=1e-9)
@@ -182,8 +182,8 @@ def test_grid_equals_single_settings_to_the_last_bit(kind: str, scale: float) ->
     train, validation = gaussian_set(3), gaussian_set(4)
     assert validation.logits is not None
     queries = Inputs(embedding=validation.embedding, logits=scale * validation.logits, n_known=7)
-    together = OpenMax.best_of_settings(train, queries, GRID, score_kind=kind)  # type: ignore[arg-type]
-    one_by_one = best_one_by_one(OpenMax, train, queries, GRID, score_kind=kind)  # type: ignore[arg-type]
+    together = OpenMax.best_of_settings(train, queries, GRID, score_kind=kind)
+    one_by_one = best_one_by_one(OpenMax, train, queries, GRID, score_kind=kind)
     np.testing.assert_array_equal(together[0], one_by_one[0])
     np.testing.assert_array_equal(together[1], one_by_one[1])
 
@@ -208,8 +208,8 @@ def test_ties_go_to_the_lowest_class_in_both_paths(seed: int, classes: int, leve
         logits=400.0 * rng.integers(-levels, levels + 1, (40, classes)),
         n_known=classes,
     )
-    together = OpenMax.best_of_settings(train, queries, GRID[::5], score_kind=kind)  # type: ignore[arg-type]
-    one_by_one = best_one_by_one(OpenMax, train, queries, GRID[::5], score_kind=kind)  # type: ignore[arg-type]
+    together = OpenMax.best_of_settings(train, queries, GRID[::5], score_kind=kind)
+    one_by_one = best_one_by_one(OpenMax, train, queries, GRID[::5], score_kind=kind)
     np.testing.assert_array_equal(together[0], one_by_one[0])
     np.testing.assert_array_equal(together[1], one_by_one[1])
 
@@ -256,12 +256,12 @@ def test_class_without_correct_row_is_named_and_never_wins(kind: str, caplog: py
     # Large logits make all probabilities of a far query exactly 0, where a tie would fall to class 0.
     far = Inputs(embedding=-queries.embedding, logits=1e4 * queries.logits, n_known=7)
     for inputs in (queries, far):
-        model = OpenMax(OpenMaxParams(alpha=3), score_kind=kind).fit(train)  # type: ignore[arg-type]
+        model = OpenMax(OpenMaxParams(alpha=3), score_kind=kind).fit(train)
         scores = model.score(inputs)
         assert (scores[:, 0] == NEVER_WINS[kind]).all()
         assert np.isfinite(scores).all()
         assert (scores.argmax(axis=1) != 0).all()
-        best, _ = OpenMax.best_of_settings(train, inputs, [OpenMaxParams(alpha=3)], score_kind=kind)  # type: ignore[arg-type]
+        best, _ = OpenMax.best_of_settings(train, inputs, [OpenMaxParams(alpha=3)], score_kind=kind)
         np.testing.assert_array_equal(best[:, 0], scores.argmax(axis=1))
     assert "1 classes have no correct training row and are never predicted: 0" in model.notes
     assert "never predicted: 0" in caplog.text
@@ -333,7 +333,7 @@ def test_equal_rows_are_a_step_and_not_an_error() -> None:
 )
 def test_impossible_hyperparameters_are_refused(bad: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        OpenMaxParams(**bad)  # type: ignore[arg-type]
+        OpenMaxParams(**bad)
     with pytest.raises(UsageError, match=f"here: .*{message}"):
         from_mapping(OpenMaxParams, bad, "here")
 

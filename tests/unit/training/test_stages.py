@@ -37,8 +37,8 @@ PIL = Execution(loader="pil")
 class SmallWorkspace(Workspace):
     """A workspace whose images are small."""
 
-    stored_side = 32  # type: ignore[assignment]
-    crop = 28  # type: ignore[assignment]
+    stored_side = 32
+    crop = 28
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def workspace(tmp_path: Path) -> Workspace:
     write_split(root, "train", [0, 1, 2, -1] * 10)
     write_split(root, "val", [0, 1, 2, -1, -2] * 3)
     roles = {"known": {"c0": "a", "c1": "b", "c2": "c"}, "negative": {"c-1": "d"}, "unknown": {"c-2": "e"}}
-    protocol = make_protocol("small", roles, "test")  # type: ignore[arg-type]
+    protocol = make_protocol("small", roles, "test")
     write_protocol(tmp_path / "small.yaml", protocol)
     return SmallWorkspace(RunDir(tmp_path / "runs", "images", "small"), protocol, root)
 
@@ -222,7 +222,7 @@ def test_a_given_checkpoint_serves_with_a_warning_about_its_split(
     file = tmp_path / "published.pth"
     folder = ensure_features(workspace, loss="eos", checkpoint=file, network="tiny", execution=PIL)
     assert "published.pth was trained on the published split" in caplog.text
-    assert load_feature_folder(folder).train.meta.config["checkpoint"] == "published.pth"  # type: ignore[union-attr]
+    assert load_feature_folder(folder).train.meta.config["checkpoint"] == "published.pth"
     ensure_features(workspace, loss="eos", execution=PIL)  # later stages take them as they are
     assert trainings == []
     with pytest.raises(UsageError, match=r"has 3 outputs .* loss garbage needs 4"):

@@ -43,7 +43,7 @@ def batches(rows: list[int], size: int) -> list[Batch]:
 
 def trained(workers: Workers, rows: list[int], size: int) -> tuple[float, list[Tensor], list[float]]:
     """Loss, weights and validation confidences after three steps on the same samples."""
-    network, criterion = Flat(), LOSSES.get("garbage").build(CLASSES, LOSSES.info("garbage").params())  # type: ignore[misc]
+    network, criterion = Flat(), LOSSES.get("garbage").build(CLASSES, LOSSES.info("garbage").params())
     wrapped = workers.wrap(network, CPU)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
     loss = train_epoch(
@@ -68,7 +68,7 @@ def _process(rank: int, folder: str) -> None:
     own = [[0, 1, 2, 3], [4, 5, 6]][rank]
     results = [trained(workers, own, size) for size in (4, 2)]  # one batch per step, and two accumulated ones
     statistics = nn.BatchNorm1d(2)
-    statistics.running_mean.fill_(float(rank))  # type: ignore[union-attr]
+    statistics.running_mean.fill_(float(rank))
     workers.average_buffers_(statistics)
     torch.save((results, statistics.running_mean), f"{folder}/{rank}.pth")
     dist.destroy_process_group()

@@ -129,7 +129,7 @@ def test_no_unknowns_is_nan_and_sums_to_zero() -> None:
     only_known = FeatureSet.from_arrays(
         embedding=validation.embedding[known],
         labels=validation.labels[known],
-        logits=validation.logits[known],  # type: ignore[index]
+        logits=validation.logits[known],
         n_known=K,
     )
     table = evaluate_grid("mss", train, only_known, [NoParams()])

@@ -71,7 +71,7 @@ def test_no_setting_is_proposed_twice_and_a_small_space_ends() -> None:
         ranges={"tail_size": Range(type="int", low=1, high=6), "m": Range(type="choice", values=("a",))},
     )
     for search in ("optuna", "random"):
-        proposer = Proposer(small, search, 0, generation=2)  # type: ignore[arg-type]
+        proposer = Proposer(small, search, 0, generation=2)
         assert proposer.size == 6
         seen = []
         while (setting := proposer.propose()) is not None:
@@ -107,7 +107,7 @@ def test_tpe_learns() -> None:
     """On a smooth hill the best of 40 lies nearer to the top with TPE than with independent draws (median of seeds)."""
     distance = {}
     for search in ("optuna", "random"):
-        tops = [max(map(value_of, run(Proposer(SPACE, search, seed), 40))) for seed in range(5)]  # type: ignore[arg-type]
+        tops = [max(map(value_of, run(Proposer(SPACE, search, seed), 40))) for seed in range(5)]
         distance[search] = -statistics.median(tops)
     assert distance["optuna"] < distance["random"] / 3, distance
 
