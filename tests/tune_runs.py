@@ -43,7 +43,7 @@ class TuneRuns:
         self.log = log or folder / "counted.log"
         folder.mkdir(parents=True, exist_ok=True)
         self.log.write_text("")
-        Path(f"{self.log}.seconds").write_text(str(seconds))
+        self.pace(seconds)
         self.features = features or write_feature_folder(folder / "features")
         self.environment = {
             **os.environ,
@@ -52,6 +52,12 @@ class TuneRuns:
             **environment,
             "COUNTED_LOG": str(self.log),
         }
+
+    def pace(self, seconds: float) -> None:
+        """How long the plug-in takes for a fit from now on, those that run included."""
+        new = Path(f"{self.log}.seconds.new")
+        new.write_text(str(seconds))
+        new.replace(f"{self.log}.seconds")  # never seen half-written
 
     def command(self, *arguments: str, algorithm: str = "counted") -> list[str]:
         """The command line of a search on these features."""
