@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from reporting import circumstances, markdown, publish
+from reporting import circumstances, come_to_rest, markdown, publish
 from synthetic import tree_features
 
 from oscbench.metrics import FPRS, ccr_column
@@ -156,8 +156,10 @@ def compare(name: str, train: FeatureSet, validation: FeatureSet, settings: list
     one_pass(train, validation, settings)  # loads the compiled kernels
     slow, fast = [], []
     for _ in range(RUNS):
+        come_to_rest()
         theirs, stages = published_way(train, validation, settings)
         slow.append(stages)
+        come_to_rest()
         ours, seconds = one_pass(train, validation, settings)
         fast.append(seconds)
     np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -20,6 +21,9 @@ from oscbench.types import FloatArray
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
+
+BLOCK: Final = 128
+"""Queries that a thread takes at a time."""
 
 
 class TailFits(NamedTuple):
@@ -39,6 +43,16 @@ class RankedLogits(NamedTuple):
     value: Float64
     rest: Float64
     """Sum over the lower ranks j of exp(value_j - value_i): what follows rank i, relative to it."""
+
+
+def mean_distances(embedding: FloatArray, means: Float64) -> Float64:
+    """(Q, K) cosine distances of the rows to unit vectors; NaN for a row of zeros, which has no direction.
+
+    Every distance is summed by itself, so it has the same bits whichever rows are asked for together.
+    """
+    distances = np.empty((len(embedding), len(means)))
+    _mean_distances(np.ascontiguousarray(embedding), means, distances)
+    return distances
 
 
 def rank_logits(logits: FloatArray) -> RankedLogits:
@@ -67,12 +81,12 @@ def score_setting(
         log: Logarithms instead of probabilities.
     """
     scores = np.empty_like(ranked.value)
-    _score_setting(*ranked, distances, *fits, alpha, offset, log, scores)
+    _score_setting(*ranked, distances, *fits, alpha, _weights(alpha, offset)[0], log, scores)
     return scores
 
 
 def best_of_grid(
-    ranked: RankedLogits,
+    logits: FloatArray,
     distances: Float64,
     fits: TailFits,
     fit_idx: Int64,
@@ -87,62 +101,101 @@ def best_of_grid(
     """
     # Clipped tails and alphas make settings equal; sorted, those that share a fit come one after the other.
     distinct, position = np.unique(np.stack([fit_idx, alphas, offsets], axis=1), axis=0, return_inverse=True)
-    shape = (len(ranked.value), len(distinct))
+    weights = _weights(distinct[:, 1], distinct[:, 2])
+    shape = (len(distinct), len(logits))  # a setting's queries side by side, as the metrics read them
     best, score = np.empty(shape, np.int32), np.empty(shape)
 
-    def rows(first: int, last: int) -> None:
-        queries = (part[first:last] for part in (*ranked, distances))
-        _best_of_grid(*queries, *fits, distinct, log, best[first:last], score[first:last])
+    def rows(part: slice) -> None:
+        ranked = rank_logits(logits[part])
+        _best_of_grid(*ranked, distances[part], *fits, distinct, weights, log, best[:, part], score[:, part])
 
-    threads = len(os.sched_getaffinity(0))
-    bounds = [len(best) * thread // threads for thread in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(rows, bounds[:-1], bounds[1:]))
-    return best[:, position], score[:, position]
+    _on_blocks(rows, len(logits))
+    return best[position].T, score[position].T
 
 
-@njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
+def _weights(alphas: Int64 | int, offsets: Int64 | int) -> Float64:
+    """(S, largest alpha) share of what is missing in knownness that each rank loses; ranks from alpha on lose none."""
+    alpha, offset = np.atleast_1d(alphas)[:, None], np.atleast_1d(offsets)[:, None]
+    rank = np.arange(1, alpha.max() + 1)
+    return np.where(rank <= alpha, (alpha + offset - rank) / alpha, 0.0)
+
+
+def _on_blocks(function: Callable[[slice], None], n: int) -> None:
+    """Calls the function for blocks of ``n`` rows on all CPUs.
+
+    The calling thread begins at once and each takes the next block when it has done one: a grid takes a few
+    milliseconds, and so can a thread to start.
+    """
+    blocks = iter([slice(first, first + BLOCK) for first in range(0, n, BLOCK)])  # one step of it is atomic
+
+    def work() -> None:
+        for block in blocks:
+            function(block)
+
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(work) for _ in range(len(os.sched_getaffinity(0)) - 1)]
+        work()
+        for other in others:
+            other.result()
+
+
+@njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"}, cache=True)
+def _mean_distances(embedding, means, distances):  # type: ignore[no-untyped-def]
+    for q in range(embedding.shape[0]):
+        squares = 0.0
+        for d in range(embedding.shape[1]):
+            squares += np.float64(embedding[q, d]) * np.float64(embedding[q, d])
+        for k in range(means.shape[0]):
+            product = 0.0
+            for d in range(embedding.shape[1]):
+                product += np.float64(embedding[q, d]) * means[k, d]
+            distances[q, k] = 1.0 - product / math.sqrt(squares)
+
+
+@njit(nogil=True, error_model="numpy", forceinline=True, cache=True)  # type: ignore[untyped-decorator]
 def _knownness(distance: float, shape: float, log_scale: float, shift: float) -> float:
     """exp(-e^g) with g = shape (ln x - ln scale), x = 1 + distance - shift; 1 where x is not positive."""
     x = 1.0 + distance - shift
     if x <= 0.0:
         return 1.0
     g = shape * (math.log(x) - log_scale)
-    if g < -38.0 or g > 7.0:  # here it rounds to exactly 1 or 0, which is most of the time
+    if g < -38.0 or g > 7.0:  # here it rounds to exactly 1 or 0
         return 1.0 if g < 0.0 else 0.0
     return math.exp(-math.exp(g))
 
 
-@njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, error_model="numpy", forceinline=True, cache=True)  # type: ignore[untyped-decorator]
 def _revise(
-    value: Float64, rest: Float64, known: Float64, alpha: int, offset: int, revised: Float64, power: Float64
+    value: Float64, rest: Float64, known: Float64, alpha: int, weights: Float64, revised: Float64, power: Float64
 ) -> tuple[float, float]:
     """Revises the top logits of one query into ``revised[:alpha]``, with exp(revised - largest) in ``power``.
 
     The unknown logit is the sum of what was taken from the others. Returns the largest of all 1 + K logits and the
     sum of exp(l - largest) over all but that one: without its 1, probabilities near 1 stay apart in the logarithm.
     """
-    unknown = 0.0
+    unknown, largest, which = 0.0, -np.inf, -1
     for i in range(alpha):
-        revised[i] = value[i] * (1.0 - (alpha + offset - (i + 1)) / alpha * (1.0 - known[i]))
+        revised[i] = value[i] * (1.0 - weights[i] * (1.0 - known[i]))
         unknown += value[i] - revised[i]
-    largest, which = unknown, -1
-    for i in range(alpha):
         if revised[i] > largest:
             largest, which = revised[i], i
+    if unknown >= largest:
+        largest, which = unknown, -1
     if alpha < len(value) and value[alpha] > largest:
         largest, which = value[alpha], alpha
     others = 0.0 if which == -1 else math.exp(unknown - largest)
     for i in range(alpha):
-        power[i] = math.exp(revised[i] - largest)
-        if i != which:
+        if i == which:
+            power[i] = 1.0
+        else:
+            power[i] = math.exp(revised[i] - largest)
             others += power[i]
     if alpha < len(value):
         others += rest[alpha] if which == alpha else (1.0 + rest[alpha]) * math.exp(value[alpha] - largest)
     return largest, others
 
 
-@njit(nogil=True, error_model="numpy", cache=True)
+@njit(nogil=True, error_model="numpy", forceinline=True, cache=True)
 def _scores_of(order, value, revised, power, alpha, largest, others, log, scores):  # type: ignore[no-untyped-def]
     """Writes the score of every column."""
     norm = math.log1p(others) if log else 1.0 + others
@@ -154,50 +207,52 @@ def _scores_of(order, value, revised, power, alpha, largest, others, log, scores
         scores[order[i]] = score
 
 
-@njit(nogil=True, error_model="numpy", cache=True)
+@njit(nogil=True, error_model="numpy", forceinline=True, cache=True)
 def _best_of(order, value, revised, power, alpha, largest, others, log):  # type: ignore[no-untyped-def]
     """Best column and its score; the unrevised logits fall, so the first that scores lower ends the search."""
     norm = math.log1p(others) if log else 1.0 + others
     best, best_score = -1, -np.inf
-    for i in range(len(value)):
-        if log:
-            score = (revised[i] if i < alpha else value[i]) - largest - norm
-        else:
-            score = (power[i] if i < alpha else math.exp(value[i] - largest)) / norm
+    for i in range(alpha):
+        score = revised[i] - largest - norm if log else power[i] / norm
         if score > best_score or (score == best_score and order[i] < best):
             best, best_score = order[i], score
-        elif i >= alpha and score < best_score:
+    for i in range(alpha, len(value)):
+        score = value[i] - largest - norm if log else math.exp(value[i] - largest) / norm
+        if score > best_score or (score == best_score and order[i] < best):
+            best, best_score = order[i], score
+        elif score < best_score:
             break
     return best, best_score
 
 
 @njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _score_setting(  # type: ignore[no-untyped-def]
-    order, value, rest, distances, shape, log_scale, shift, alpha, offset, log, scores
+    order, value, rest, distances, shape, log_scale, shift, alpha, weights, log, scores
 ) -> None:
     known, revised, power = np.empty(alpha), np.empty(alpha), np.empty(alpha)
     for q in range(value.shape[0]):
         for i in range(alpha):
             k = order[q, i]
             known[i] = _knownness(distances[q, k], shape[0, k], log_scale[0, k], shift[0, k])
-        largest, others = _revise(value[q], rest[q], known, alpha, offset, revised, power)
+        largest, others = _revise(value[q], rest[q], known, alpha, weights, revised, power)
         _scores_of(order[q], value[q], revised, power, alpha, largest, others, log, scores[q])
 
 
 @njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
 def _best_of_grid(  # type: ignore[no-untyped-def]
-    order, value, rest, distances, shape, log_scale, shift, settings, log, best, score
+    order, value, rest, distances, shape, log_scale, shift, settings, weights, log, best, score
 ) -> None:
     most = settings[:, 1].max()
     known, revised, power = np.empty(most), np.empty(most), np.empty(most)
     for q in range(value.shape[0]):
+        columns, logits, following = order[q], value[q], rest[q]
         fitted = -1
         for s in range(len(settings)):
-            f, alpha, offset = settings[s]
+            f, alpha, _ = settings[s]
             if f != fitted:
                 fitted = f
                 for i in range(most):
-                    k = order[q, i]
+                    k = columns[i]
                     known[i] = _knownness(distances[q, k], shape[f, k], log_scale[f, k], shift[f, k])
-            largest, others = _revise(value[q], rest[q], known, alpha, offset, revised, power)
-            best[q, s], score[q, s] = _best_of(order[q], value[q], revised, power, alpha, largest, others, log)
+            largest, others = _revise(logits, following, known, alpha, weights[s], revised, power)
+            best[s, q], score[s, q] = _best_of(columns, logits, revised, power, alpha, largest, others, log)

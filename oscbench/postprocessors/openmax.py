@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
 from oscbench.numerics.kernels import fit_rows
-from oscbench.numerics.openmax_kernel import RankedLogits, TailFits, best_of_grid, rank_logits, score_setting
+from oscbench.numerics.openmax_kernel import TailFits, best_of_grid, mean_distances, rank_logits, score_setting
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
@@ -88,10 +87,10 @@ class OpenMax:
     def score(self, inputs: Inputs) -> NDArray[np.float64]:
         """(N, K) probabilities, or their logarithms, of the known classes."""
         model = require_fitted(self._model, "OpenMax")
-        ranked, distances = model.look_at(inputs)
+        logits, distances = model.look_at(inputs)
         scores = np.full((len(inputs), model.classes.n_known), NEVER_WINS[self.score_kind])
         scores[:, model.classes.usable] = score_setting(
-            ranked,
+            rank_logits(logits),
             distances,
             model.fits,
             alpha=int(model.alphas[0]),
@@ -117,13 +116,13 @@ class OpenMax:
         """
         require_score_kind("OpenMax", score_kind, cls.score_kinds)
         model = _Model.fit(train, settings)
-        ranked, distances = model.look_at(queries)
+        logits, distances = model.look_at(queries)
         best, score = best_of_grid(
-            ranked, distances, model.fits, model.fit_idx, model.alphas, model.offsets, log=score_kind == "log"
+            logits, distances, model.fits, model.fit_idx, model.alphas, model.offsets, log=score_kind == "log"
         )
         if progress is not None:
             progress(len(settings), len(settings))
-        return model.classes.usable[best].astype(np.int32), score
+        return model.classes.usable.astype(np.int32)[best], score
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,15 +149,19 @@ class _Classes:
         usable = np.unique(train.labels[correct]).astype(np.intp)
         if not len(usable):
             raise UsageError("OpenMax: no training row is classified correctly, so there is nothing to fit")
-        means, distances = [], []
-        for label in usable:
+        means = np.empty((len(usable), train.embedding.shape[1]))
+        distances = []
+        for mean, label in zip(means, usable, strict=True):
             rows = np.flatnonzero(correct & (train.labels == label))
-            embedding = np.asarray(train.embedding[rows], np.float64)
-            mean = _unit_rows(embedding.mean(axis=0, keepdims=True), "mean of class", [train.classes[label]])
-            cosine = (_unit_rows(embedding, "training embedding in row", rows) * mean).sum(axis=1)
-            means.append(mean[0])
-            distances.append(np.sort(1.0 - cosine)[::-1])
-        return cls(usable, np.stack(means), tuple(distances), train.n_known, n_outputs)
+            embedding = train.embedding[rows]
+            embedding.mean(axis=0, dtype=np.float64, out=mean)
+            length = np.linalg.norm(mean)
+            if length == 0:
+                raise _no_direction(f"mean of class {train.classes[label]}", 1)
+            mean /= length
+            to_mean = _distances(embedding, mean[None], "training embedding in row", rows)[:, 0]
+            distances.append(np.sort(to_mean)[::-1])
+        return cls(usable, means, tuple(distances), train.n_known, n_outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,25 +202,29 @@ class _Model:
             notes=losses + clippings,
         )
 
-    def look_at(self, inputs: Inputs) -> tuple[RankedLogits, NDArray[np.float64]]:
-        """The ranked logits of the usable classes and the (N, L) distances to their means."""
+    def look_at(self, inputs: Inputs) -> tuple[FloatArray, NDArray[np.float64]]:
+        """The logits of the usable classes and the distances to their means, both (N, L)."""
         classes = self.classes
         logits = require_width(finite_logits(inputs, "OpenMax"), classes.n_outputs, "logits")
         embedding = require_width(inputs.embedding, classes.means.shape[1], "embeddings")
         check_finite(embedding, "embedding")
-        unit = _unit_rows(embedding, "embedding in row", range(len(embedding)))
-        cosine = torch.from_numpy(unit) @ torch.from_numpy(classes.means).T
-        return rank_logits(logits[:, classes.usable]), 1.0 - cosine.numpy()
+        distances = _distances(embedding, classes.means, "embedding in row", range(len(embedding)))
+        return logits[:, classes.usable], distances
 
 
-def _unit_rows(rows: FloatArray, what: str, names: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
-    """The rows divided by their length; a row without direction has no cosine distance and is refused by name."""
-    wide = np.asarray(rows, np.float64)
-    length = np.sqrt(np.einsum("nd,nd->n", wide, wide))
-    if not length.all():
-        zero = np.flatnonzero(length == 0)
-        raise UsageError(f"OpenMax: {what} {names[zero[0]]} is all zeros and has no direction ({len(zero)} such)")
-    return np.asarray(wide / length[:, None])
+def _distances(
+    rows: FloatArray, means: NDArray[np.float64], what: str, names: Sequence[int] | NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """(N, L) cosine distances to unit vectors; a row without direction has none and is refused by name."""
+    distances = mean_distances(rows, means)
+    zero = np.flatnonzero(np.isnan(distances[:, 0]))
+    if len(zero):
+        raise _no_direction(f"{what} {names[zero[0]]}", len(zero))
+    return distances
+
+
+def _no_direction(what: str, count: int) -> UsageError:
+    return UsageError(f"OpenMax: {what} is all zeros and has no direction ({count} such)")
 
 
 def _fit_tails(classes: _Classes, pairs: Sequence[tuple[int, float]]) -> tuple[TailFits, NDArray[np.bool_]]:

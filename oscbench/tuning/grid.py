@@ -125,7 +125,7 @@ def _rate_columns(ccr: NDArray[np.float64], fprs: Sequence[float]) -> pd.DataFra
 def _hyperparameter_columns(settings: Sequence[Any]) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            name: pd.Series([getattr(setting, name, None) for setting in settings], dtype=dtype)
+            name: pd.array([getattr(setting, name, None) for setting in settings], dtype)
             for name, dtype in HYPERPARAMETERS.items()
         }
     )
