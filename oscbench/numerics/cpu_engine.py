@@ -17,6 +17,7 @@ from oscbench.numerics.kernels import CHUNK
 
 _SAMPLE: Final = 1024
 _NEVER: Final = 1e30
+_ENVELOPE_POINTS: Final = 64
 # Float32 rounding of a score and of its bound, relative to the terms they are made of, with a margin of four.
 _SLACK: Final = 2e-6
 
@@ -25,7 +26,7 @@ class CpuEngine:
     """Compiled loops over float32 distance tiles; several threads may call it at once, each on blocks of its own."""
 
     key_type = np.float32
-    query_tile = 64
+    query_tile = 256
 
     def __init__(self, gallery: Gallery, start: int, stop: int, *, prune: bool = True) -> None:
         self.gallery, self.start, self.stop, self.prune = gallery, start, stop, prune
@@ -99,7 +100,7 @@ class CpuEngine:
         n, n_rows = len(queries), self.stop - self.start
         left = torch.from_numpy(narrowed(left_factor(queries, self.gallery.metric)))
         distances = self._buffer("distances", n, -(-n_rows // CHUNK) * CHUNK)
-        distances[:, n_rows:] = 0.0
+        distances[:, n_rows:] = _NEVER
         for begin, end in tiles(self.start, self.stop, COLUMN_TILE, len(self.right)):
             low, high = max(begin, self.start), min(end, self.stop)
             part = self._tile(left, begin, end)[:, low - begin : high - begin]
@@ -110,7 +111,7 @@ class CpuEngine:
         row = np.zeros((n, packed.n_settings), np.int64)
         kernels.best_rows(
             distances.numpy(), n_rows, packed.reach, packed.shape, packed.offset, packed.intercept, packed.slope,
-            packed.lowest[kind], np.float32(X_FLOOR[kind]), np.float32(ceiling), stepped, self.prune, key, row,
+            packed.envelope, packed.step, packed.lowest[kind], np.float32(X_FLOOR[kind]), np.float32(ceiling), stepped, self.prune, key, row,
         )  # fmt: skip
         return key, row
 
@@ -143,6 +144,10 @@ class _Packed:
         self.offset = _pack(np.where(dropped, _NEVER, shape * log_scale), _NEVER)
         self.intercept = _pack(np.where(dropped, -_NEVER, crossing), -_NEVER)
         self.slope = _pack(steepness, 0.0)
+        self.step = np.float32(fits.reach.max() / (_ENVELOPE_POINTS - 1))  # beyond the reach all are at the clamp
+        self.envelope = np.empty((len(self.slope), _ENVELOPE_POINTS, self.n_settings), np.float32)
+        kernels.envelopes(self.intercept, self.slope, self.step, self.envelope)
+        self.envelope += np.float32(_SLACK) * np.abs(self.envelope)
         self.lowest = {kind: self._lowest(floor) for kind, floor in X_FLOOR.items()}
 
     def _lowest(self, floor: float) -> NDArray[np.float32]:

@@ -85,15 +85,21 @@ def _times_power_of_two(typing_context: Any, value: Any, rounded: Any) -> Any:
     return types.float64(types.float64, types.float64), generate
 
 
-@intrinsic
-def _larger(typing_context: Any, a: Any, b: Any) -> Any:
-    """The larger of two floats of one type, in the form that becomes a vector maximum inside a loop."""
+def _chosen(relation: str) -> Any:
+    """Intrinsic for the larger or smaller of two floats, in the form that becomes a vector operation inside a loop."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        above = builder.fcmp_ordered(">", args[0], args[1], flags=("fast",))
-        return builder.select(above, args[0], args[1], flags=("fast",))
+    def typed(typing_context: Any, a: Any, b: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            first = builder.fcmp_ordered(relation, args[0], args[1], flags=("fast",))
+            return builder.select(first, args[0], args[1], flags=("fast",))
 
-    return a(a, b), generate
+        return a(a, b), generate
+
+    return intrinsic(typed)
+
+
+_larger = _chosen(">")
+_smaller = _chosen("<")
 
 
 @njit(fastmath=_EXACT_ORDER, error_model="numpy", forceinline=True, cache=True)
@@ -280,13 +286,40 @@ def _chunk_scores(d: Any, reach: Any, shape: Any, offset: Any, floor: Any, score
     return best
 
 
-@njit(error_model="numpy", forceinline=True, cache=True)
-def _nearest_chunk(d: Any, n_rows: int) -> int:
-    nearest = 0
-    for i in range(1, n_rows):
-        if d[i] < d[nearest]:
-            nearest = i
-    return nearest // CHUNK
+@njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
+def _smallest(d: Any) -> Any:
+    smallest = d[0]
+    for i in range(1, CHUNK):
+        smallest = _smaller(d[i], smallest)
+    return smallest
+
+
+@njit(nogil=True, error_model="numpy", cache=True)
+def envelopes(intercept: Any, slope: Any, step: Any, out: Any) -> None:
+    """Largest of each chunk's lines ``intercept - slope · d`` at d = 0, step, 2 step, …, into (chunks, points, S)."""
+    d = np.empty(CHUNK, np.float32)
+    for c in range(out.shape[0]):
+        for point in range(out.shape[1]):
+            d[:] = np.float32(point) * step
+            for s in range(out.shape[2]):
+                out[c, point, s] = _chunk_bound(d, intercept[c, s], slope[c, s])
+
+
+@njit(fastmath=True, error_model="numpy", forceinline=True, cache=True)
+def _chunk_limits(envelope: Any, position: Any, lowest: Any, ceiling: Any, best: Any, limits: Any) -> Any:
+    """Writes what no row of a chunk exceeds in each setting, and returns by how much that beats the running best.
+
+    ``position`` is the distance of the chunk's nearest row, in steps of the envelope. That is convex and falling, so
+    its chords lie above it, and its last point above all that follows.
+    """
+    point = min(int(position), envelope.shape[0] - 2)
+    share = _smaller(position - np.float32(point), _ONE)
+    gain = _LOWEST
+    for s in range(limits.size):
+        here, there = envelope[point, s], envelope[point + 1, s]
+        limits[s] = _smaller(_larger(here + share * (there - here), lowest[s]), ceiling)
+        gain = _larger(limits[s] - best[s], gain)
+    return gain
 
 
 @njit(error_model="numpy", forceinline=True, cache=True)
@@ -324,6 +357,8 @@ def best_rows(
     offset: Any,
     intercept: Any,
     slope: Any,
+    envelope: Any,
+    step: Any,
     lowest: Any,
     floor: Any,
     ceiling: Any,
@@ -336,31 +371,47 @@ def best_rows(
 
     ``distances`` is (Q, rows padded to whole chunks); the parameters are (chunks, S, CHUNK), ``lowest`` (chunks, S).
     ``best`` and ``row`` start as what is to be beaten. Ties go to the lowest row; if ``stepped``, log scores of equal
-    probability tie, and from ``ceiling`` on all do. A query's nearest chunk is scored first. With ``prune`` a chunk is
-    skipped when no row of it can displace the running best: ln z <= z - 1 bounds it by a line
-    ``intercept - slope · d``, and ``lowest`` is the largest score at the clamp. The result is the same without.
+    probability tie, and from ``ceiling`` on all do. A query's nearest chunk is scored first.
+
+    With ``prune`` a chunk is skipped when no row of it can displace the running best; the result is the same without.
+    ln z <= z - 1 bounds a row by a line ``intercept - slope · d``, and ``lowest`` is the chunk's largest score at the
+    clamp. First the chunk's nearest distance is looked up in the ``envelope`` of its lines, for all settings at once;
+    where that does not decide, each row's line is taken at the row's own distance.
     """
     n_queries, n_chunks, n_settings = distances.shape[0], reach.shape[0], reach.shape[1]
-    scores = np.empty(CHUNK, np.float32)
+    scores, limits = np.empty(CHUNK, np.float32), np.empty(n_settings, np.float32)
+    nearest = np.empty((n_queries, n_chunks), np.float32)
     seed = np.empty(n_queries, np.int64)
     for q in range(n_queries):
-        c = seed[q] = _nearest_chunk(distances[q], n_rows)
+        for c in range(n_chunks):
+            nearest[q, c] = _smallest(distances[q, c * CHUNK : (c + 1) * CHUNK])
+        c = seed[q] = nearest[q].argmin()
         d = distances[q, c * CHUNK : (c + 1) * CHUNK]
         for s in range(n_settings):
             value = _chunk_scores(d, reach[c, s], shape[c, s], offset[c, s], floor, scores)
             _improve(value, scores, c * CHUNK, stepped, best, row, q, s)
     for c in range(n_chunks):
-        for s in range(n_settings):
-            for q in range(n_queries):
-                if c == seed[q]:
-                    continue
-                d = distances[q, c * CHUNK : (c + 1) * CHUNK]
+        for q in range(n_queries):
+            if c == seed[q]:
+                continue
+            if prune and _chunk_limits(envelope[c], nearest[q, c] / step, lowest[c], ceiling, best[q], limits) < 0:
+                continue
+            d = distances[q, c * CHUNK : (c + 1) * CHUNK]
+            for s in range(n_settings):
                 if prune:
+                    if _loses(limits[s], c * CHUNK, best[q, s], row[q, s]):
+                        continue
                     bound = min(max(_chunk_bound(d, intercept[c, s], slope[c, s]), lowest[c, s]), ceiling)
-                    if bound < best[q, s] or (bound == best[q, s] and row[q, s] < c * CHUNK):
+                    if _loses(bound, c * CHUNK, best[q, s], row[q, s]):
                         continue
                 value = _chunk_scores(d, reach[c, s], shape[c, s], offset[c, s], floor, scores)
                 _improve(value, scores, c * CHUNK, stepped, best, row, q, s)
+
+
+@njit(error_model="numpy", forceinline=True, cache=True)
+def _loses(bound: Any, first: int, best: Any, row: int) -> bool:
+    """Whether scores up to ``bound`` of rows from ``first`` on leave the best as it is; ties go to the lower row."""
+    return bound < best or (bound == best and row < first)
 
 
 @njit(nogil=True, error_model="numpy", cache=True)

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from oscbench.numerics import inclusion
+from oscbench.numerics import inclusion, kernels
+from oscbench.numerics.cpu_engine import _Packed
 from oscbench.numerics.kernels import collect_smallest, exp64, fit_rows, log32, log64, lowest_of_equal_probability
 from oscbench.numerics.weibull import fit_low_tails, probability_of
 
@@ -118,6 +119,40 @@ def test_fits_of_constant_and_clipped_tails() -> None:
     assert (log_scale[0] == 0).all()
     reference = fit_low_tails(tails[1:, :2], 0.5)
     np.testing.assert_allclose(shape[1, [0, 2]], float(reference.shape), rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1_000),
+    shape=st.sampled_from([1.0, 30.0, 3_000.0, 1e6]),
+    size=st.sampled_from([1e-3, 0.5, 40.0]),
+    kind=st.sampled_from(["log", "probability"]),
+)
+def test_what_limits_a_chunk_lies_above_all_its_scores(seed: int, shape: float, size: float, kind: str) -> None:
+    """Without this pruning would lose winners; ``size`` is that of the distances, 40 for Euclidean ones."""
+    rng = np.random.default_rng(seed)
+    n, n_settings = 2 * kernels.CHUNK - 5, 3
+    fits = inclusion.InclusionFits.empty(n, n_settings)
+    fits.shape[:] = shape * rng.uniform(0.9, 3.0, (n, n_settings))
+    fits.reach[:] = 1.0 + size * rng.uniform(0.1, 1.0, (n, n_settings))
+    fits.log_scale[:] = np.log(rng.uniform(0.5, 1.0, (n, n_settings)) * fits.reach)
+    fits.constant[:] = False
+    packed = _Packed(fits)
+    floor, no_ceiling = np.float32(inclusion.X_FLOOR[kind]), np.float32(3e38)
+    scores, limits = np.empty(kernels.CHUNK, np.float32), np.empty(n_settings, np.float32)
+    best = np.zeros(n_settings, np.float32)
+    for c in range(2):
+        far = rng.uniform(0.0, 1.5)  # up to beyond the reach of all
+        d = (far * (1.0 + size) * rng.uniform(0.7, 1.3, kernels.CHUNK)).astype(np.float32)
+        position = d.min() / packed.step
+        gain = kernels._chunk_limits(packed.envelope[c], position, packed.lowest[kind][c], no_ceiling, best, limits)
+        assert gain == limits.max()
+        for s in range(n_settings):
+            parameters = (packed.reach[c, s], packed.shape[c, s], packed.offset[c, s])
+            largest = kernels._chunk_scores(d, *parameters, floor, scores)
+            line = kernels._chunk_bound(d, packed.intercept[c, s], packed.slope[c, s])
+            assert largest <= max(line, packed.lowest[kind][c, s])
+            assert largest <= limits[s]
 
 
 def test_the_process_that_compiles_and_one_that_loads_the_cache_give_the_same_bits(tmp_path: Path) -> None:
