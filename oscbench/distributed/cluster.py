@@ -48,6 +48,8 @@ def connect(address: str | None = None, *, dashboard: bool = False) -> Iterator[
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user asks for it
     if address is None:
+        # At Ray's niceness of 15 a worker waits for whatever else runs, and its threads for the one that waits.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(address="local", include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
     else:
         _join(address)

@@ -111,7 +111,8 @@ class CpuEngine:
         row = np.zeros((n, packed.n_settings), np.int64)
         kernels.best_rows(
             distances.numpy(), n_rows, packed.reach, packed.shape, packed.offset, packed.intercept, packed.slope,
-            packed.envelope, packed.step, packed.lowest[kind], np.float32(X_FLOOR[kind]), np.float32(ceiling), stepped, self.prune, key, row,
+            packed.envelope, packed.step, packed.lowest[kind], np.float32(X_FLOOR[kind]), np.float32(ceiling),
+            stepped, self.prune, key, row,
         )  # fmt: skip
         return key, row
 

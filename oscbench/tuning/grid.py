@@ -19,7 +19,7 @@ from oscbench.types import NEGATIVE, FeatureSet, Inputs, ProgressFn
 if TYPE_CHECKING:
     from oscbench.numerics.distances import NeighborSource
 
-HYPERPARAMETERS = {
+HYPERPARAMETERS: dict[str, Any] = {
     "tail_size": "Int64",
     "distance_multiplier": "float64",
     "alpha": "Int64",

@@ -1,8 +1,11 @@
-"""Joining Ray: whatever does not answer is named within seconds."""
+"""Starting Ray and joining it: whatever does not answer is named within seconds."""
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -44,3 +47,17 @@ def test_a_running_cluster_answers(ray_session: None) -> None:
     import ray
 
     assert cluster._answers(ray.get_runtime_context().gcs_address)
+
+
+def test_workers_of_a_ray_started_here_have_the_priority_of_their_driver() -> None:
+    program = """
+import os, ray
+from oscbench.distributed.cluster import connect
+with connect():
+    print(ray.get(ray.remote(lambda: os.getpriority(os.PRIO_PROCESS, 0)).remote()))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_worker_niceness"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == os.getpriority(os.PRIO_PROCESS, 0)
