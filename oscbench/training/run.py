@@ -22,6 +22,7 @@ from oscbench.config import from_mapping
 from oscbench.data.loading import Batch, DataSplit, ImageLoader, LoaderConfig, RandAugment, open_loader
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.losses import LOSSES, Criterion, TrainingClasses
+from oscbench.training.allocator import reuse_freed_memory
 from oscbench.training.checkpoint import LAST, Checkpoint, load_weights, publish_best
 from oscbench.training.epoch_metrics import EpochRow, validation_metrics
 from oscbench.training.loop import Place, train_epoch, validate
@@ -97,6 +98,8 @@ def run_training(
     """
     if job.config.sync_batchnorm and device.type == "cpu":
         raise UsageError("--sync-batchnorm works on GPUs only; leave it out or set --gpus-per-worker")
+    if device.type == "cpu":
+        reuse_freed_memory()
     with _repeatable(job.threads, device):
         session = _Session(job, workers, device)
         try:
