@@ -51,7 +51,8 @@ def mean_distances(embedding: FloatArray, means: Float64) -> Float64:
     Every distance is summed by itself, so it has the same bits whichever rows are asked for together.
     """
     distances = np.empty((len(embedding), len(means)))
-    _mean_distances(np.ascontiguousarray(embedding), means, distances)
+    compiled = np.float32 if embedding.dtype == np.float32 else np.float64
+    _mean_distances(np.ascontiguousarray(embedding, compiled), means, distances)
     return distances
 
 

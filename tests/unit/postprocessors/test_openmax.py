@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -147,6 +148,17 @@ def test_equals_the_loops_of_the_paper(tail: int, kappa: float, alpha: int, weig
     train, queries = gaussian_set(1), gaussian_set(2, n=40).inputs()
     ours = OpenMax(params, score_kind="probability").fit(train).score(queries)
     np.testing.assert_allclose(ours, openmax_by_loops(train, queries, params), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64])
+def test_any_width_of_features_is_read_as_the_same_numbers(dtype: type) -> None:
+    train, queries = gaussian_set(0), gaussian_set(1)
+    narrow = [np.round(4 * features.embedding).astype(dtype) for features in (train, queries)]
+    scores = []
+    for embedding in (narrow, [array.astype(np.float64) for array in narrow]):
+        method = OpenMax(OpenMaxParams(tail_size=5, alpha=3)).fit(dataclasses.replace(train, embedding=embedding[0]))
+        scores.append(method.score(dataclasses.replace(queries, embedding=embedding[1]).inputs()))
+    np.testing.assert_array_equal(*scores)
 
 
 def test_the_garbage_output_is_not_looked_at() -> None:
