@@ -9,6 +9,7 @@ prints.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -101,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small run that only prints")
     quick = parser.parse_args().quick
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as when oscbench starts Ray itself
     # Three logical CPUs: both sources stay open, only one of them computes at a time.
     ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
     rows, size = compare(*(QUICK if quick else FULL))
