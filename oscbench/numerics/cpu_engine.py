@@ -110,7 +110,7 @@ class CpuEngine:
         key = np.full((n, packed.n_settings), lowest, np.float32)
         row = np.zeros((n, packed.n_settings), np.int64)
         kernels.best_rows(
-            distances.numpy(), n_rows, packed.reach, packed.shape, packed.offset, packed.intercept, packed.slope,
+            distances.numpy(), packed.reach, packed.shape, packed.offset, packed.intercept, packed.slope,
             packed.envelope, packed.step, packed.lowest[kind], np.float32(X_FLOOR[kind]), np.float32(ceiling),
             stepped, self.prune, key, row,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The inner loops of EVM on the CPU, compiled by numba and cached on disk.
+"""The inner loops of EVM on the CPU, and the fits that OpenMax shares, compiled by numba and cached on disk.
 
 Everything here is plain loops over contiguous arrays which the compiler turns into vector code. Two things stand in its
 way and are therefore written out: ``math.log`` and ``math.exp`` stay scalar calls (4 to 9 ns each), so both are short
@@ -16,7 +16,7 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -351,7 +351,6 @@ def _improve(value: Any, scores: Any, first: int, stepped: bool, best: Any, row:
 @njit(nogil=True, error_model="numpy", cache=True)
 def best_rows(
     distances: Any,
-    n_rows: int,
     reach: Any,
     shape: Any,
     offset: Any,

@@ -15,9 +15,9 @@ from oscbench.numerics.neighbors import RowShard, Winners, combine, row_ranges
 from oscbench.numerics.set_cover import cover_mask
 from oscbench.types import FloatArray, ProgressFn
 
-# Per row and setting: three float64 of the fit and its flag; five float32 in the layout of the scoring loop, twice
-# while they are being packed.
-_FIT_BYTES: Final = 3 * 8 + 1 + 2 * 5 * 4
+# Per row and setting: three float64 of the fit and its flag; five float32 in the layout of the scoring loop and half a
+# one of its envelope (64 points for 128 rows), twice while they are being packed.
+_FIT_BYTES: Final = 3 * 8 + 1 + 2 * (5 * 4 + 2)
 _ANSWER_BYTES: Final = 4 + 4 + 8
 _MEBIBYTE: Final = 1 << 20
 

@@ -5,13 +5,14 @@ are: the unrevised logits are sorted and summed once. Both entry points run the 
 therefore agree to the last bit.
 """
 
+# mypy: disable-error-code=untyped-decorator
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -141,7 +142,7 @@ def _on_blocks(function: Callable[[slice], None], n: int) -> None:
 
 
 @njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"}, cache=True)
-def _mean_distances(embedding, means, distances):  # type: ignore[no-untyped-def]
+def _mean_distances(embedding: Any, means: Any, distances: Any) -> None:
     for q in range(embedding.shape[0]):
         squares = 0.0
         for d in range(embedding.shape[1]):
@@ -153,7 +154,7 @@ def _mean_distances(embedding, means, distances):  # type: ignore[no-untyped-def
             distances[q, k] = 1.0 - product / math.sqrt(squares)
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, error_model="numpy", forceinline=True, cache=True)
 def _knownness(distance: float, shape: float, log_scale: float, shift: float) -> float:
     """exp(-e^g) with g = shape (ln x - ln scale), x = 1 + distance - shift; 1 where x is not positive."""
     x = 1.0 + distance - shift
@@ -165,7 +166,7 @@ def _knownness(distance: float, shape: float, log_scale: float, shift: float) ->
     return math.exp(-math.exp(g))
 
 
-@njit(nogil=True, error_model="numpy", forceinline=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True, error_model="numpy", forceinline=True, cache=True)
 def _revise(
     value: Float64, rest: Float64, known: Float64, alpha: int, weights: Float64, revised: Float64, power: Float64
 ) -> tuple[float, float]:
@@ -197,7 +198,9 @@ def _revise(
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, cache=True)
-def _scores_of(order, value, revised, power, alpha, largest, others, log, scores):  # type: ignore[no-untyped-def]
+def _scores_of(
+    order: Any, value: Any, revised: Any, power: Any, alpha: Any, largest: Any, others: Any, log: Any, scores: Any
+) -> None:
     """Writes the score of every column."""
     norm = math.log1p(others) if log else 1.0 + others
     for i in range(len(value)):
@@ -209,7 +212,9 @@ def _scores_of(order, value, revised, power, alpha, largest, others, log, scores
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, cache=True)
-def _best_of(order, value, revised, power, alpha, largest, others, log):  # type: ignore[no-untyped-def]
+def _best_of(
+    order: Any, value: Any, revised: Any, power: Any, alpha: Any, largest: Any, others: Any, log: Any
+) -> tuple[int, float]:
     """Best column and its score; the unrevised logits fall, so the first that scores lower ends the search."""
     norm = math.log1p(others) if log else 1.0 + others
     best, best_score = -1, -np.inf
@@ -226,9 +231,19 @@ def _best_of(order, value, revised, power, alpha, largest, others, log):  # type
     return best, best_score
 
 
-@njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
-def _score_setting(  # type: ignore[no-untyped-def]
-    order, value, rest, distances, shape, log_scale, shift, alpha, weights, log, scores
+@njit(nogil=True, error_model="numpy", cache=True)
+def _score_setting(
+    order: Any,
+    value: Any,
+    rest: Any,
+    distances: Any,
+    shape: Any,
+    log_scale: Any,
+    shift: Any,
+    alpha: Any,
+    weights: Any,
+    log: Any,
+    scores: Any,
 ) -> None:
     known, revised, power = np.empty(alpha), np.empty(alpha), np.empty(alpha)
     for q in range(value.shape[0]):
@@ -239,9 +254,20 @@ def _score_setting(  # type: ignore[no-untyped-def]
         _scores_of(order[q], value[q], revised, power, alpha, largest, others, log, scores[q])
 
 
-@njit(nogil=True, error_model="numpy", cache=True)  # type: ignore[untyped-decorator]
-def _best_of_grid(  # type: ignore[no-untyped-def]
-    order, value, rest, distances, shape, log_scale, shift, settings, weights, log, best, score
+@njit(nogil=True, error_model="numpy", cache=True)
+def _best_of_grid(
+    order: Any,
+    value: Any,
+    rest: Any,
+    distances: Any,
+    shape: Any,
+    log_scale: Any,
+    shift: Any,
+    settings: Any,
+    weights: Any,
+    log: Any,
+    best: Any,
+    score: Any,
 ) -> None:
     most = settings[:, 1].max()
     known, revised, power = np.empty(most), np.empty(most), np.empty(most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -301,9 +302,9 @@ def test_a_shard_killed_in_a_job_of_protocol_2_size_changes_nothing() -> None:
         with closing(ShardedSource(gallery, 2, cpus_per_shard=0.5, keep_tails=False)) as source:  # beside the pair
             answers, victim, before, after = ask_while_a_shard_is_killed(
                 source,
-                lambda: source.best(queries, settings),
+                functools.partial(source.best, queries, settings),
                 phase,
-                seed=time.time_ns() % 10**6,  # noqa: B023
+                seed=time.time_ns() % 10**6,
             )
             for answer in answers:
                 assert_same_bits(answer, expected)
