@@ -25,12 +25,13 @@ import torch
 from reporting import circumstances, markdown, publish, timed, with_earlier_parts
 from synthetic import closed_set_accuracy, tree_features
 
+from oscbench.features import FeatureSet
+from oscbench.labels import NEGATIVE
 from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, oscr_curve_from_predictions
-from oscbench.numerics.local import LocalSource
+from oscbench.numerics.evm.source import LocalSource
 from oscbench.postprocessors.evm import Evm, EvmParams
 from oscbench.progress import show_progress
 from oscbench.tuning import evaluate_grid
-from oscbench.types import NEGATIVE, FeatureSet
 
 TAILS = (10, 25, 50, 75, 100, 150, 200, 300, 500, 1000)
 MULTIPLIERS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0)

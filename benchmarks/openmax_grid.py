@@ -20,10 +20,11 @@ import torch
 from reporting import circumstances, come_to_rest, markdown, publish
 from synthetic import tree_features
 
+from oscbench.features import FeatureSet
+from oscbench.labels import NEGATIVE
 from oscbench.metrics import FPRS, ccr_column
 from oscbench.postprocessors.openmax import OpenMaxParams
 from oscbench.tuning import evaluate_grid
-from oscbench.types import NEGATIVE, FeatureSet
 
 RUNS = 5
 REQUIRED = 150

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from reporting import circumstances, markdown, publish, timed
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import OscrCurve, bootstrap, oscr_curve
-from oscbench.types import NEGATIVE, UNKNOWN
 
 N_CLASSES = 116
 RUNS = 5

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from oscbench.types import NEGATIVE, FeatureSet
+from oscbench.features import FeatureSet
+from oscbench.labels import NEGATIVE
 
 TARGET_ACCURACY = 0.7
 BRANCHING = 3

@@ -36,11 +36,11 @@ from oscbench.data.samples import SampleTable
 from oscbench.distributed.cluster import connect
 from oscbench.distributed.stages import default_config, ensure_features, ensure_training
 from oscbench.distributed.train import WorkerShare, train_on_ray
+from oscbench.labels import IntArray
 from oscbench.pipeline import Workspace, ensure_beton, ensure_images, open_workspace
 from oscbench.training.recipes import Recipe, TrainConfig
 from oscbench.training.run import TrainingJob, run_training
 from oscbench.training.workers import Workers
-from oscbench.types import IntArray
 
 STUDENT_95_2 = 4.303  # 97.5 % quantile of Student's t with 2 degrees of freedom
 

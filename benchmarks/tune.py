@@ -59,7 +59,7 @@ def compare_optuna(features: Path, grid_best: float) -> list[dict[str, Any]]:
     """Optuna with few trials against the best of the whole grid, several seeds of the search."""
     from oscbench.distributed.cluster import connect
     from oscbench.distributed.tune import run_search
-    from oscbench.features.cache import load_feature_folder
+    from oscbench.features import load_feature_folder
     from oscbench.postprocessors import POSTPROCESSORS
     from oscbench.rundir import RunDir
     from oscbench.tuning.search import Search, SearchRun
@@ -139,7 +139,7 @@ def main() -> None:
     if features is None:
         _, extracted = oscbench("extract", "--protocol", "1", "--loss", "softmax", "--runs", str(arguments.runs))
         features = Path(extracted[0]["folder"])
-    from oscbench.features.cache import load_feature_folder
+    from oscbench.features import load_feature_folder
 
     splits = load_feature_folder(features)
     data = f"{len(splits.train)} training and {len(splits.val)} validation rows, {splits.train.n_known} known classes"

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oscbench.config import SCHEMA, fingerprint, from_mapping
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.records import SCHEMA, fingerprint, from_mapping
 
 META = "meta.json"
 _RECORDED_PACKAGES = (

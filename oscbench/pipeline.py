@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from oscbench.artifacts import META, Meta, atomic_folder, exclusive_lock
-from oscbench.config import fingerprint, sha256_file
 from oscbench.data.convert import (
     ConvertConfig,
     ConvertedFile,
@@ -28,12 +27,13 @@ from oscbench.data.convert import (
 )
 from oscbench.data.demo import DemoConfig, draw_demo
 from oscbench.data.samples import SampleTable, listed, read_samples, write_samples
+from oscbench.data.splits import make_splits
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.labels import NEGATIVE, SPLITS, UNKNOWN
 from oscbench.progress import duration, show_progress
 from oscbench.protocols.base import ROLES, Protocol, load_protocol
-from oscbench.protocols.splits import make_splits
+from oscbench.records import fingerprint, sha256_file
 from oscbench.rundir import RunDir
-from oscbench.types import NEGATIVE, SPLITS, UNKNOWN
 
 if TYPE_CHECKING:
     from oscbench.data.loading import DataSplit

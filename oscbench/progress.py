@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from oscbench.types import ProgressFn
+from oscbench.labels import ProgressFn
 
 LOG_EVERY_SECONDS = 10.0
 

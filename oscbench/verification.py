@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oscbench.artifacts import META, Meta
-from oscbench.config import sha256_file
 from oscbench.data.convert import beton_problem, image_problems, originals_path
 from oscbench.data.samples import check_images
 from oscbench.errors import OscbenchError
+from oscbench.labels import SPLITS
 from oscbench.pipeline import Workspace, converted_files, ensure_samples, read_split_samples
 from oscbench.progress import show_progress
-from oscbench.types import SPLITS
+from oscbench.records import sha256_file
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from oscbench.artifacts import Meta
-from oscbench.types import NEGATIVE, UNKNOWN, FeatureSet
+from oscbench.features import FeatureSet
+from oscbench.labels import NEGATIVE, UNKNOWN
 
 
 def make_features(

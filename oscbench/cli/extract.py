@@ -53,9 +53,9 @@ def extract(
     """Write logits, embedding and pooled vectors of train, val and test; what is there is re-used."""
     from oscbench.cli.train import PUBLISHED_LOSSES
     from oscbench.distributed.stages import Execution, ensure_features
-    from oscbench.features.cache import load_feature_folder
+    from oscbench.features import load_feature_folder
+    from oscbench.labels import SPLITS
     from oscbench.pipeline import open_workspace
-    from oscbench.types import SPLITS
 
     if checkpoint is not None and loss == "all":
         raise UsageError("--checkpoint is one network; name its --loss instead of all")

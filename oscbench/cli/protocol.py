@@ -11,8 +11,8 @@ import typer
 from oscbench.cli.common import JsonOption, ProtocolOption, examples, print_json
 
 if TYPE_CHECKING:
+    from oscbench.data.counts import Verification
     from oscbench.protocols.base import Protocol
-    from oscbench.protocols.counts import Verification
 
 ProtocolArgument = Annotated[str, typer.Argument(metavar="PROTOCOL", help="1, 2, 3, or a protocol file of one's own.")]
 FolderOption = Annotated[Path, typer.Option("--data", help="Folder with train/<wnid>/*.JPEG and val/<wnid>/*.JPEG.")]
@@ -67,8 +67,8 @@ def export(
 ) -> None:
     """Writes p1_train.csv, p1_val.csv and p1_test.csv: path,label rows of the published split."""
     from oscbench.data.samples import write_samples
+    from oscbench.data.splits import make_splits
     from oscbench.protocols.base import load_protocol
-    from oscbench.protocols.splits import make_splits
 
     loaded = load_protocol(protocol)
     for split, table in make_splits(loaded, data, seed=seed).items():
@@ -116,8 +116,8 @@ def verify(data: FolderOption, protocol: ProtocolOption = "1", json: JsonOption 
     """Counts the images of every class and compares with the paper's Table 1; names each class that is short."""
     from dataclasses import asdict
 
+    from oscbench.data.counts import verify_counts
     from oscbench.protocols.base import load_protocol
-    from oscbench.protocols.counts import verify_counts
 
     loaded = load_protocol(protocol)
     verification = verify_counts(loaded, data)

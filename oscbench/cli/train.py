@@ -168,8 +168,8 @@ def _config(
 
 def _loss_params(loss: str, assignments: list[str]) -> dict[str, float]:
     """The numbers behind ``name=value``, checked against the loss's parameter record."""
-    from oscbench.config import from_mapping
     from oscbench.losses import LOSSES
+    from oscbench.records import from_mapping
 
     values: dict[str, float] = {}
     for assignment in assignments:

@@ -21,12 +21,12 @@ from typing import Any, Literal
 import numpy as np
 
 from oscbench.artifacts import atomic_file, write_text
-from oscbench.config import sha256_file
 from oscbench.data.augment import RAW_SHARE, hashed_bits
 from oscbench.data.images import StoredImage, convert_image
 from oscbench.data.samples import SampleTable
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.types import ProgressFn
+from oscbench.labels import ProgressFn
+from oscbench.records import sha256_file
 
 CHUNK = 32
 """Images per task of a process; four tasks per process wait or run at a time, so that memory stays bounded."""

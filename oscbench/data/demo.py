@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oscbench.artifacts import atomic_folder, write_text
-from oscbench.config import fingerprint
 from oscbench.data.looks import GENERATOR, draw_images
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.labels import ProgressFn
 from oscbench.protocols.base import Protocol
 from oscbench.protocols.wordnet import load_tree
-from oscbench.types import ProgressFn
+from oscbench.records import fingerprint
 
 MARKER = "demo.json"
 """File in the data folder that says with which settings it is drawn."""

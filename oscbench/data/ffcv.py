@@ -33,7 +33,7 @@ from oscbench.data.loading import (
     to_floats,
 )
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.types import IntArray
+from oscbench.labels import IntArray
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from oscbench.data.augment import RANDAUGMENT, centre_windows, hashed_bits, train_windows
 from oscbench.data.images import Pixels, cut, read_resized
 from oscbench.errors import UsageError
-from oscbench.types import IntArray
+from oscbench.labels import IntArray
 
 if TYPE_CHECKING:
     from oscbench.data.samples import SampleTable

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from oscbench.artifacts import atomic_file
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.types import UNKNOWN, ProgressFn
+from oscbench.labels import UNKNOWN, ProgressFn
 
 SHOWN = 10
 """How many bad rows or files a message lists; it counts all of them."""

@@ -31,11 +31,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from oscbench.distributed.cluster import resources
 from oscbench.distributed.shard_places import Bundle, plan_bundles, reserve
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.numerics.distances import FitCounts, Gallery, NeighborSource, check_width, prepare_rows
-from oscbench.numerics.inclusion import Grid, InclusionKind, Setting
-from oscbench.numerics.local import LocalSource, Meter
-from oscbench.numerics.neighbors import Winners, combine, row_ranges
-from oscbench.types import FloatArray, ProgressFn
+from oscbench.labels import FloatArray, ProgressFn
+from oscbench.numerics.evm.fits import FitCounts, Grid, InclusionKind, TailSetting
+from oscbench.numerics.evm.gallery import Gallery, check_width, prepare_rows
+from oscbench.numerics.evm.shard import Winners, combine, row_ranges
+from oscbench.numerics.evm.source import LocalSource, Meter, NeighborSource
 
 START_SECONDS: Final = 60.0
 """How long Ray may take to find room for the shards and to start their processes."""
@@ -99,7 +99,7 @@ class _TimedSource(LocalSource):
 
     fit_seconds = 0.0
 
-    def fit(self, settings: Sequence[Setting], meter: Meter | None = None) -> None:
+    def fit(self, settings: Sequence[TailSetting], meter: Meter | None = None) -> None:
         started = time.perf_counter()
         super().fit(settings, meter)
         self.fit_seconds += time.perf_counter() - started
@@ -130,7 +130,7 @@ class ShardHost:
         return self._source(rows).tails(k)
 
     def best(
-        self, rows: Rows, queries: list[Any], settings: Sequence[Setting], kind: InclusionKind
+        self, rows: Rows, queries: list[Any], settings: Sequence[TailSetting], kind: InclusionKind
     ) -> tuple[Winners, FitCounts]:
         """The best of a range of rows for every query and setting, and what happened in their fits."""
         embedding = self._fetch(queries)
@@ -228,7 +228,7 @@ class ShardedSource:
     def best(
         self,
         queries: FloatArray,
-        settings: Sequence[Setting],
+        settings: Sequence[TailSetting],
         *,
         score_kind: InclusionKind = "log",
         progress: ProgressFn | None = None,

@@ -13,8 +13,8 @@ from ray.exceptions import RayError, RayTaskError
 from oscbench.distributed.cluster import require, resources
 from oscbench.distributed.train import WorkerShare
 from oscbench.errors import OscbenchError
-from oscbench.features.extract import ExtractionJob, Rows, extract_rows
-from oscbench.types import IntArray, ProgressFn
+from oscbench.labels import IntArray, ProgressFn
+from oscbench.training.extract import ExtractionJob, Rows, extract_rows
 
 ROWS_PER_TASK = 16_384
 """Bound on what one task returns: 150 MB for ResNet-50."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from oscbench.artifacts import META, Meta, exclusive_lock
-from oscbench.config import fingerprint, sha256_file
+from oscbench.data.counts import published_split_counts
 from oscbench.data.loading import DataSplit
 from oscbench.data.samples import class_names
 from oscbench.distributed.cluster import Resources, connect
@@ -21,13 +21,14 @@ from oscbench.distributed.extract import extract_on_ray
 from oscbench.distributed.train import WorkerShare
 from oscbench.distributed.training_stage import ensure_training, everywhere
 from oscbench.errors import UsageError
-from oscbench.features.extract import ExtractionJob, Rows
+from oscbench.features import FeatureSet
+from oscbench.labels import SPLITS
 from oscbench.losses import LOSSES
 from oscbench.pipeline import Workspace, data_split, ensure_beton
 from oscbench.progress import duration, show_progress
-from oscbench.protocols.counts import published_split_counts
+from oscbench.records import fingerprint, sha256_file
 from oscbench.training.checkpoint import BEST, LAST, Checkpoint
-from oscbench.types import SPLITS, FeatureSet
+from oscbench.training.extract import ExtractionJob, Rows
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from oscbench.artifacts import META
-from oscbench.config import fingerprint
 from oscbench.distributed.cluster import connect
 from oscbench.distributed.tuning_stage import (
     FeatureRequest,
@@ -21,13 +20,14 @@ from oscbench.distributed.tuning_stage import (
     feature_sources,
 )
 from oscbench.errors import UsageError
+from oscbench.features import FeatureSet
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
+from oscbench.records import fingerprint
 from oscbench.report.scoring import Run, load_features, load_scores, origin_of, save_scores, score_features
 from oscbench.tuning.collect import find_best
 from oscbench.tuning.search import features_fingerprint
 from oscbench.tuning.space import load_space
 from oscbench.tuning.trials import Best
-from oscbench.types import FeatureSet
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ import ray
 from oscbench.errors import OscbenchError
 
 if TYPE_CHECKING:
-    from oscbench.numerics.distances import Gallery, NeighborSource
+    from oscbench.numerics.evm.gallery import Gallery
+    from oscbench.numerics.evm.source import NeighborSource
     from oscbench.tuning.objective import Outcome
     from oscbench.tuning.space import Setting
 
@@ -131,7 +132,7 @@ def _with_notes(evaluate: Callable[[Sequence[Setting]], list[Outcome]], settings
 def _source_for(gallery: Gallery) -> NeighborSource:
     """Shards where the cluster has room for several, else this process."""
     from oscbench.distributed.distance_shards import open_source
-    from oscbench.numerics.local import LocalSource
+    from oscbench.numerics.evm.source import LocalSource
 
     try:
         return open_source(gallery)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oscbench.artifacts import META, Meta, exclusive_lock
-from oscbench.config import fingerprint, sha256_file
 from oscbench.data.loading import DataSplit
 from oscbench.distributed.cluster import connect, require
 from oscbench.distributed.estimate import training_seconds
@@ -21,6 +20,7 @@ from oscbench.errors import UsageError
 from oscbench.losses import LOSSES
 from oscbench.pipeline import Workspace, data_split, ensure_beton
 from oscbench.progress import duration
+from oscbench.records import fingerprint, sha256_file
 from oscbench.training.checkpoint import LAST, Checkpoint
 from oscbench.training.epoch_metrics import EpochRow
 from oscbench.training.recipes import TrainConfig, recipe_by_name

@@ -20,12 +20,12 @@ from ray.tune.search import Searcher
 from oscbench.distributed.service import SERVICE_CPUS, TRIAL_CPUS, start_service
 from oscbench.distributed.trial import ServiceTrial
 from oscbench.errors import OscbenchError
+from oscbench.features import FeatureSet
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.tuning.objective import Outcome
 from oscbench.tuning.search import SearchRun
 from oscbench.tuning.space import Setting
 from oscbench.tuning.trials import RATES, trial_id
-from oscbench.types import FeatureSet
 
 FEW_TRIALS, MANY_TRIALS = 4, 16
 """Trials that wait for the service at once. Each is a process that takes about a second to start, and what waits is

@@ -12,7 +12,8 @@ from oscbench.artifacts import META
 from oscbench.distributed.cluster import connect
 from oscbench.distributed.tune import Dashboard, dashboard, run_search
 from oscbench.errors import StoppedError, UsageError
-from oscbench.features.cache import load_feature_folder
+from oscbench.features import load_feature_folder
+from oscbench.labels import SPLITS
 from oscbench.metrics import CcrRule
 from oscbench.pipeline import open_workspace
 from oscbench.postprocessors import ScoreKind
@@ -22,7 +23,6 @@ from oscbench.tuning.objective import check_validation
 from oscbench.tuning.proposals import GENERATION
 from oscbench.tuning.search import DEFAULT_TRIALS, Search, SearchKind, SearchRun
 from oscbench.tuning.space import SearchSpace
-from oscbench.types import SPLITS
 
 DEFAULT_LOSSES = ("softmax",)
 DEFAULT_SEEDS = (0,)

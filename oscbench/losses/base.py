@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from oscbench.labels import NEGATIVE
 from oscbench.registry import Registry
-from oscbench.types import NEGATIVE
 
 
 class Criterion(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from oscbench.labels import NEGATIVE
 from oscbench.losses.base import LOSSES, LossSpec, NoParams, TrainingClasses, soft_cross_entropy, soft_targets
-from oscbench.types import NEGATIVE
 
 
 class SoftmaxCriterion:

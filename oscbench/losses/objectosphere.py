@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from oscbench.labels import NEGATIVE
 from oscbench.losses.base import LOSSES, LossSpec, TrainingClasses
 from oscbench.losses.eos import EosCriterion, EosParams
-from oscbench.types import NEGATIVE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from oscbench.metrics.bootstrap import BootstrapMetric, Interval, bootstrap
 from oscbench.metrics.confidence import Confidence, confidence
 from oscbench.metrics.confusion import OpenSetConfusion, open_set_confusion
-from oscbench.metrics.detection import auroc, average_precision, closed_set_accuracy, openness
 from oscbench.metrics.oscr import (
     FPRS,
     AreaRule,
@@ -19,6 +18,7 @@ from oscbench.metrics.oscr import (
     threshold_index,
 )
 from oscbench.metrics.predictions import Predictions, Weights, predict
+from oscbench.metrics.ranking import auroc, average_precision, closed_set_accuracy, openness
 from oscbench.metrics.threshold import OperatingPoint, Threshold, decide, operating_point, threshold_for_fpr
 
 __all__ = [

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oscbench.metrics.detection import auroc, closed_set_accuracy
+from oscbench.labels import FloatArray, IntArray
 from oscbench.metrics.oscr import FPRS, CcrRule, ccr_at_fpr, oscr_curve_from_predictions
 from oscbench.metrics.predictions import Weights, as_labels, check_unknown_label, known_weights, predict
-from oscbench.types import FloatArray, IntArray
+from oscbench.metrics.ranking import auroc, closed_set_accuracy
 
 BootstrapMetric = Literal["ccr", "auroc", "accuracy"]
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from oscbench.labels import NEGATIVE
 from oscbench.metrics.predictions import Weights, as_float, as_labels, known_weights
-from oscbench.types import NEGATIVE
 
 
 class Confidence(NamedTuple):

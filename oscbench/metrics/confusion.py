@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from oscbench.labels import UNKNOWN
 from oscbench.metrics.predictions import as_labels
 from oscbench.metrics.threshold import decide
-from oscbench.types import UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

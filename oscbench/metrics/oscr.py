@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from oscbench.labels import BoolArray, FloatArray, IntArray
 from oscbench.metrics.predictions import (
     Weights,
     as_float,
@@ -18,7 +19,6 @@ from oscbench.metrics.predictions import (
     predict,
     require_finite,
 )
-from oscbench.types import BoolArray, FloatArray, IntArray
 
 FPRS: Final = (1e-3, 1e-2, 1e-1, 1.0)
 """False positive rates at which the field reports CCR; the search objective is the sum over them."""

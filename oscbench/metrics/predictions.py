@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oscbench.types import NEGATIVE, UNKNOWN, FloatArray, IntArray
+from oscbench.labels import NEGATIVE, UNKNOWN, FloatArray, IntArray
 
 Weights = Literal["sample", "class"]
 """``sample``: each known sample counts the same; ``class``: each known class does, whatever its size."""

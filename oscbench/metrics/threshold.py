@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics.bootstrap import Interval, bootstrap
 from oscbench.metrics.oscr import oscr_curve, threshold_index
 from oscbench.metrics.predictions import Weights, as_labels, check_unknown_label, known_weights, predict
-from oscbench.types import NEGATIVE, UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from oscbench.numerics.inclusion import HALF_STEP, NO_PROBABILITY
+from oscbench.numerics.evm.fits import HALF_STEP, NO_PROBABILITY
 from oscbench.numerics.weibull import CONSTANT_SPAN, STEP_SHAPE
 
 CHUNK: Final = 128

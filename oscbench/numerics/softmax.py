@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from oscbench.types import FloatArray
+from oscbench.labels import FloatArray
 
 
 def softmax(logits: FloatArray) -> NDArray[np.float64]:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.features import FeatureSet, Inputs
+from oscbench.labels import FloatArray, ProgressFn, check_finite
 from oscbench.registry import Registry
-from oscbench.types import FeatureSet, FloatArray, Inputs, ProgressFn, check_finite
 
 ScoreKind = Literal["log", "probability", "logit"]
 """``log``: a logarithm, never saturating; ``probability``: as published; ``logit``: the network's own output."""

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
-from oscbench.numerics.distances import FitCounts, Gallery, Metric, NeighborSource
-from oscbench.numerics.inclusion import InclusionKind
-from oscbench.numerics.local import LocalSource
+from oscbench.features import FeatureSet, Inputs
+from oscbench.labels import NEGATIVE, ProgressFn, check_finite
+from oscbench.numerics.evm.fits import FitCounts, InclusionKind
+from oscbench.numerics.evm.gallery import Gallery, Metric
+from oscbench.numerics.evm.source import LocalSource, NeighborSource
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
@@ -24,7 +26,6 @@ from oscbench.postprocessors.base import (
     require_score_kind,
     require_width,
 )
-from oscbench.types import NEGATIVE, FeatureSet, Inputs, ProgressFn, check_finite
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from oscbench.features import FeatureSet, Inputs
+from oscbench.labels import FloatArray
 from oscbench.numerics.softmax import log_softmax, softmax
 from oscbench.postprocessors.base import (
     POSTPROCESSORS,
@@ -17,7 +19,6 @@ from oscbench.postprocessors.base import (
     require_score_kind,
     require_width,
 )
-from oscbench.types import FeatureSet, FloatArray, Inputs
 
 
 class _LogitScore:

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
+from oscbench.features import FeatureSet, Inputs
+from oscbench.labels import FloatArray, ProgressFn, check_finite
 from oscbench.numerics.kernels import fit_rows
-from oscbench.numerics.openmax_kernel import TailFits, best_of_grid, mean_distances, rank_logits, score_setting
+from oscbench.numerics.openmax import TailFits, best_of_grid, mean_distances, rank_logits, score_setting
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
@@ -22,7 +24,6 @@ from oscbench.postprocessors.base import (
     require_score_kind,
     require_width,
 )
-from oscbench.types import FeatureSet, FloatArray, Inputs, ProgressFn, check_finite
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 from oscbench.artifacts import write_text
 from oscbench.errors import UsageError
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.registry import nearest
-from oscbench.types import NEGATIVE, UNKNOWN
 
 Role = Literal["known", "negative", "unknown"]
 ROLES: Final[tuple[Role, ...]] = ("known", "negative", "unknown")

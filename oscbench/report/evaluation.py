@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from oscbench.errors import OscbenchError
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import (
     FPRS,
     CcrRule,
@@ -31,7 +32,7 @@ from oscbench.metrics import (
     oscr_curve,
     threshold_for_fpr,
 )
-from oscbench.types import NEGATIVE, UNKNOWN, ScoreSet
+from oscbench.scores import ScoreSet
 
 KINDS: Final = {"negative": NEGATIVE, "unknown": UNKNOWN}
 """Kinds of sample that count as unknown, each evaluated on its own."""

@@ -19,8 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from oscbench.artifacts import atomic_file
+from oscbench.labels import NEGATIVE, UNKNOWN, FloatArray, IntArray
 from oscbench.metrics import OpenSetConfusion, OscrCurve, predict
-from oscbench.types import NEGATIVE, UNKNOWN, FloatArray, IntArray, ScoreSet
+from oscbench.scores import ScoreSet
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#B8A800")
 """Blue, orange, green, vermilion, purple, sky blue, black, and a yellow dark enough for white paper."""

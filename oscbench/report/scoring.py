@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from oscbench.artifacts import META, Meta
-from oscbench.config import from_mapping
+from oscbench.data.synthetic import demo_features
 from oscbench.errors import UsageError
+from oscbench.features import FeatureSet
 from oscbench.metrics import confidence
-from oscbench.report.demo import demo_features
-from oscbench.types import FeatureSet, ScoreSet
+from oscbench.records import from_mapping
+from oscbench.scores import ScoreSet
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def load_features(folder: str) -> dict[str, FeatureSet]:
     """Feature sets by split of ``folder/{train,val,test}``; ``demo`` for the synthetic ones."""
     if folder == DEMO:
         return demo_features()
-    from oscbench.features.cache import load_feature_folder
+    from oscbench.features import load_feature_folder
 
     splits = load_feature_folder(Path(folder))
     return {"train": splits.train, "val": splits.val} | ({"test": splits.test} if splits.test is not None else {})

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import FPRS, Interval, OpenSetConfusion, OperatingPoint, predict
 from oscbench.report.evaluation import AgainstKind, SplitFigures, ThresholdReport
-from oscbench.types import NEGATIVE, UNKNOWN, ScoreSet
+from oscbench.scores import ScoreSet
 
 KIND_NAMES = {NEGATIVE: "negative", UNKNOWN: "unknown"}
 REJECTED = "unknown"

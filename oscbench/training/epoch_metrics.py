@@ -6,9 +6,9 @@ import logging
 
 import numpy as np
 
+from oscbench.labels import NEGATIVE
 from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, ccr_fpr_sum, oscr_curve_from_predictions
 from oscbench.training.loop import Validation
-from oscbench.types import NEGATIVE
 
 logger = logging.getLogger(__name__)
 

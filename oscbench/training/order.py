@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from oscbench.types import IntArray
+from oscbench.labels import IntArray
 
 
 def epoch_order(ids: IntArray, seed: int, epoch: int) -> IntArray:

@@ -18,10 +18,11 @@ import torch
 from torch import nn
 
 from oscbench.artifacts import write_text
-from oscbench.config import from_mapping
 from oscbench.data.loading import Batch, DataSplit, ImageLoader, LoaderConfig, RandAugment, open_loader
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.labels import NEGATIVE, IntArray
 from oscbench.losses import LOSSES, Criterion, TrainingClasses
+from oscbench.records import from_mapping
 from oscbench.training.allocator import reuse_freed_memory
 from oscbench.training.checkpoint import LAST, Checkpoint, load_weights, publish_best
 from oscbench.training.epoch_metrics import EpochRow, validation_metrics
@@ -30,7 +31,6 @@ from oscbench.training.model import OpenSetNetwork, build_network
 from oscbench.training.order import epoch_order, evaluation_shard, steps_per_epoch, worker_shares
 from oscbench.training.recipes import TrainConfig
 from oscbench.training.workers import Workers
-from oscbench.types import NEGATIVE, IntArray
 
 EPOCHS = "epochs.csv"
 

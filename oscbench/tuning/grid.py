@@ -11,13 +11,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
+from oscbench.features import FeatureSet, Inputs
+from oscbench.labels import NEGATIVE, ProgressFn
 from oscbench.metrics import FPRS, CcrRule, ccr_column, ccr_of_many
 from oscbench.postprocessors import POSTPROCESSORS, PostProcessor, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
-from oscbench.types import NEGATIVE, FeatureSet, Inputs, ProgressFn
 
 if TYPE_CHECKING:
-    from oscbench.numerics.distances import NeighborSource
+    from oscbench.numerics.evm.source import NeighborSource
 
 HYPERPARAMETERS: dict[str, Any] = {
     "tail_size": "Int64",

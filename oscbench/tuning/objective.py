@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from oscbench.config import from_mapping
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.features import FeatureSet
+from oscbench.labels import NEGATIVE
 from oscbench.metrics import CcrRule
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
+from oscbench.records import from_mapping
 from oscbench.tuning.grid import evaluate_grid
 from oscbench.tuning.space import Setting
 from oscbench.tuning.trials import RATES
-from oscbench.types import NEGATIVE, FeatureSet
 
 Outcome = dict[str, Any]
 """Either the columns of ``RATES`` and ``seconds``, or ``error``: what one trial has to report; from the service also

@@ -18,11 +18,13 @@ import numpy as np
 import pandas as pd
 
 from oscbench.artifacts import META, Meta, exclusive_lock, write_text
-from oscbench.config import fingerprint
 from oscbench.errors import OscbenchError
+from oscbench.features import FeatureSet
+from oscbench.labels import NEGATIVE
 from oscbench.metrics import CcrRule
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
+from oscbench.records import fingerprint
 from oscbench.rundir import RunDir
 from oscbench.tuning.notes import FILE as NOTES
 from oscbench.tuning.notes import merge_notes
@@ -41,7 +43,6 @@ from oscbench.tuning.trials import (
     trial_id,
     write_parquet,
 )
-from oscbench.types import NEGATIVE, FeatureSet
 
 SearchKind = Literal["grid", "optuna", "random"]
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_type_hints
 
 import yaml
 
-from oscbench.config import from_mapping
 from oscbench.errors import UsageError
+from oscbench.records import from_mapping
 from oscbench.registry import nearest
 
 Value = int | float | str | bool

@@ -16,8 +16,8 @@ import pandas as pd
 import yaml
 
 from oscbench.artifacts import atomic_file, write_text
-from oscbench.config import fingerprint, from_mapping
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.records import fingerprint, from_mapping
 from oscbench.tuning.grid import HYPERPARAMETERS
 
 KEY = {"data": "str", "protocol": "str", "training": "str", "algorithm": "str", "seed": "int64"}

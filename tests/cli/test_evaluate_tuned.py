@@ -10,14 +10,14 @@ import pytest
 from feature_factory import write_feature_folder
 
 from oscbench.cli import main
-from oscbench.features.cache import load_feature_folder
+from oscbench.features import load_feature_folder
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.rundir import RunDir
+from oscbench.scores import ScoreSet
 from oscbench.tuning.objective import Objective
 from oscbench.tuning.search import Search, SearchRun
 from oscbench.tuning.space import load_space
 from oscbench.tuning.trials import Best
-from oscbench.types import ScoreSet
 
 
 def tuned(runs: Path, features: Path, overrides: tuple[str, ...]) -> Search:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.features import FeatureSet, Inputs
+from oscbench.labels import NEGATIVE
 from oscbench.postprocessors import POSTPROCESSORS, PostProcessor, ScoreKind
 from oscbench.tuning import best_one_by_one, evaluate_grid
-from oscbench.types import NEGATIVE, FeatureSet, Inputs
 
 K, D = 5, 6
 NEED_LOGITS = ("mss", "mls", "openmax")

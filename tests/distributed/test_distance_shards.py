@@ -25,8 +25,8 @@ from oscbench.distributed import distance_shards
 from oscbench.distributed.distance_shards import ShardedSource, ShardWork, open_source
 from oscbench.distributed.shard_places import _largest_share
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.numerics.distances import Gallery, NeighborSource
-from oscbench.numerics.local import LocalSource
+from oscbench.numerics.evm.gallery import Gallery
+from oscbench.numerics.evm.source import LocalSource, NeighborSource
 from oscbench.postprocessors.evm import EvmParams
 
 pytestmark = pytest.mark.ray
@@ -317,7 +317,7 @@ import numpy as np, ray
 from contextlib import closing
 from ray.cluster_utils import Cluster
 from oscbench.distributed.distance_shards import ShardedSource, open_source
-from oscbench.numerics.local import LocalSource
+from oscbench.numerics.evm.source import LocalSource
 from test_distance_shards import grid, make_gallery, make_queries
 
 memory = {"object_store_memory": 100_000_000}

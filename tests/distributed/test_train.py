@@ -14,8 +14,8 @@ from oscbench.distributed.cluster import connect, fair_cpus, require
 from oscbench.distributed.extract import extract_on_ray
 from oscbench.distributed.train import WorkerShare, _raise_if_final, train_on_ray
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.features.extract import ExtractionJob, extract_rows
 from oscbench.training.checkpoint import Checkpoint
+from oscbench.training.extract import ExtractionJob, extract_rows
 from oscbench.training.model import build_network
 from oscbench.training.recipes import Recipe, TrainConfig
 from oscbench.training.run import TrainingJob

@@ -19,6 +19,7 @@ from oscbench.distributed.distance_shards import ShardedSource
 from oscbench.distributed.service import start_service
 from oscbench.distributed.tune import run_search, wait_for_cpu
 from oscbench.errors import OscbenchError
+from oscbench.features import FeatureSet
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.rundir import RunDir
 from oscbench.tuning.objective import Objective
@@ -26,7 +27,6 @@ from oscbench.tuning.search import Search, SearchRun
 from oscbench.tuning.space import complete_setting, load_space
 from oscbench.tuning.study import open_storage
 from oscbench.tuning.trials import RATES, read_trials
-from oscbench.types import FeatureSet
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 

@@ -20,7 +20,7 @@ ONLY_IN = {"ray": "distributed/", "ffcv": "data/ffcv.py", "matplotlib": "report/
 """The one place, folder or file, from which a package may be imported."""
 
 PURE = {"metrics/": {"numpy"}, "numerics/": {"numpy", "scipy", "torch", "numba", "llvmlite"}}
-"""What such a folder may import besides the standard library, itself and ``oscbench.types``; llvmlite is numba's."""
+"""What such a folder may import besides the standard library, itself and ``oscbench.labels``; llvmlite is numba's."""
 
 HEAVY = ("torch", "ray", "numba", "pandas", "matplotlib")
 
@@ -53,7 +53,7 @@ def impure_imports(name: str, tree: ast.AST) -> list[str]:
     folder = next((folder for folder in PURE if name.startswith(folder)), None)
     if folder is None:
         return []
-    own = ("oscbench.types", f"oscbench.{folder.rstrip('/')}")
+    own = ("oscbench.labels", f"oscbench.{folder.rstrip('/')}")
     allowed = PURE[folder] | sys.stdlib_module_names
     return [
         module
@@ -136,6 +136,6 @@ def f(name):
     tree = ast.parse(source)
     assert misplaced_imports("tuning/space.py", tree) == ["ray", "ffcv"]
     assert misplaced_imports("distributed/tune.py", tree) == ["ffcv"]
-    assert impure_imports("metrics/oscr.py", tree) == ["ray.train", "oscbench", "oscbench.config", "ffcv.loader"]
+    assert impure_imports("metrics/oscr.py", tree) == ["ray.train", "oscbench", "oscbench.records", "ffcv.loader"]
     assert impure_imports("report/tables.py", tree) == []
     assert {text for text, _ in compared_strings(tree)} == {"evm", "eos", "other", "mss"}

@@ -15,6 +15,7 @@ from oscbench.artifacts import Meta
 from oscbench.data.convert import ConvertConfig
 from oscbench.data.demo import DemoConfig
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.labels import SPLITS
 from oscbench.pipeline import (
     Workspace,
     data_split,
@@ -24,7 +25,6 @@ from oscbench.pipeline import (
     open_workspace,
     read_split_samples,
 )
-from oscbench.types import SPLITS
 from oscbench.verification import verify_data
 
 PROTOCOL = """protocol: small

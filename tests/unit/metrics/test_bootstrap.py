@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import auroc, bootstrap, ccr_at_fpr, closed_set_accuracy, oscr_curve
-from oscbench.types import NEGATIVE, UNKNOWN
 
 N = 60
 RATES = (0.0, 0.01, 0.1, 0.5, 1.0)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import confidence
-from oscbench.types import NEGATIVE, UNKNOWN
 
 GOLDEN = np.load(Path(__file__).parents[2] / "data" / "metrics_golden.npz", allow_pickle=False)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import (
     FPRS,
     OscrCurve,
@@ -23,7 +24,6 @@ from oscbench.metrics import (
     oscr_curve_from_predictions,
     predict,
 )
-from oscbench.types import NEGATIVE, UNKNOWN
 
 GOLDEN = np.load(Path(__file__).parents[2] / "data" / "metrics_golden.npz", allow_pickle=False)
 

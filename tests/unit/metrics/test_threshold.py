@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import (
     bootstrap,
     ccr_at_fpr,
@@ -19,7 +20,6 @@ from oscbench.metrics import (
     oscr_curve,
     threshold_for_fpr,
 )
-from oscbench.types import NEGATIVE, UNKNOWN
 
 
 def samples(seed: int, n: int = 200, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from oscbench.numerics import inclusion, kernels
-from oscbench.numerics.cpu_engine import _Packed
+from oscbench.numerics import kernels
+from oscbench.numerics.evm import fits as inclusion
+from oscbench.numerics.evm.cpu_engine import _Packed
 from oscbench.numerics.kernels import collect_smallest, exp64, fit_rows, log32, log64, lowest_of_equal_probability
 from oscbench.numerics.weibull import fit_low_tails, probability_of
 

@@ -20,12 +20,12 @@ from scipy import optimize
 from scipy.spatial.distance import cdist
 
 from oscbench.errors import UsageError
-from oscbench.numerics.local import LocalSource
-from oscbench.numerics.neighbors import RowShard
+from oscbench.features import FeatureSet, Inputs
+from oscbench.numerics.evm.shard import RowShard
+from oscbench.numerics.evm.source import LocalSource
 from oscbench.postprocessors.base import NEVER_WINS
 from oscbench.postprocessors.evm import Evm, EvmParams
 from oscbench.tuning import best_one_by_one, evaluate_grid
-from oscbench.types import FeatureSet, Inputs
 
 GOLDEN = dict(np.load(Path(__file__).parents[2] / "data" / "evm_golden.npz", allow_pickle=False))
 STORED = {

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.features import FeatureSet, Inputs
 from oscbench.postprocessors.base import NoParams, usable_score_kind
 from oscbench.postprocessors.max_score import MaximumLogitScore, MaximumSoftmaxScore
-from oscbench.types import FeatureSet, Inputs
 
 K = 4
 

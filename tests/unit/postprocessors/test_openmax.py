@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from oscbench.config import from_mapping
 from oscbench.errors import UsageError
-from oscbench.numerics.openmax_kernel import _knownness
+from oscbench.features import FeatureSet, Inputs
+from oscbench.numerics.openmax import _knownness
 from oscbench.postprocessors.base import NEVER_WINS
 from oscbench.postprocessors.openmax import OpenMax, OpenMaxParams, _Model
+from oscbench.records import from_mapping
 from oscbench.tuning import best_one_by_one, evaluate_grid
-from oscbench.types import FeatureSet, Inputs
 
 GOLDEN = np.load(Path(__file__).parents[2] / "data" / "openmax_golden.npz", allow_pickle=False)
 GRID = [

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from oscbench import metrics
+from oscbench.data.synthetic import demo_features
 from oscbench.errors import OscbenchError
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import FPRS
-from oscbench.report.demo import demo_features
 from oscbench.report.evaluation import Options, choose_threshold, evaluate_split
 from oscbench.report.scoring import load_scores, score_features
-from oscbench.types import NEGATIVE, UNKNOWN, ScoreSet
+from oscbench.scores import ScoreSet
 
 DEMO = load_scores("demo")
 

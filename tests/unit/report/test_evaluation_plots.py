@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from oscbench.report.evaluation import Options, evaluate_split
 from oscbench.report.evaluation_plots import unique_labels, write_plots
 from oscbench.report.scoring import Run, load_scores, origin_of
-from oscbench.types import ScoreSet
+from oscbench.scores import ScoreSet
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import OscrCurve, ccr_at_fpr, open_set_confusion, oscr_curve
 from oscbench.report.plots import (
     confusion_figure,
@@ -18,7 +19,6 @@ from oscbench.report.plots import (
     step_points,
 )
 from oscbench.report.scoring import load_scores
-from oscbench.types import NEGATIVE, UNKNOWN
 
 DEMO = load_scores("demo")
 ALGORITHMS, TRAININGS = ("mss", "mls", "openmax", "evm", "proser"), ("softmax", "garbage", "eos")

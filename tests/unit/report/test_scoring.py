@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oscbench.data.synthetic import N_KNOWN, N_NEGATIVE, N_UNKNOWN, demo_features
 from oscbench.errors import UsageError
-from oscbench.report.demo import N_KNOWN, N_NEGATIVE, N_UNKNOWN, demo_features
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.report.scoring import (
     load_features,
     load_scores,
@@ -18,7 +19,6 @@ from oscbench.report.scoring import (
     save_scores,
     score_features,
 )
-from oscbench.types import NEGATIVE, UNKNOWN
 
 
 def write_own(folder: Path, n_known: int = 3) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from oscbench.labels import UNKNOWN
 from oscbench.metrics import Interval, decide, open_set_confusion
 from oscbench.report.evaluation import Options, choose_threshold, evaluate_split
 from oscbench.report.scoring import load_scores
@@ -24,7 +25,6 @@ from oscbench.report.tables import (
     threshold_document,
     threshold_table,
 )
-from oscbench.types import UNKNOWN
 
 DEMO = load_scores("demo")
 

@@ -20,12 +20,12 @@ from oscbench.distributed.cluster import Resources
 from oscbench.distributed.estimate import forward_flops
 from oscbench.distributed.stages import Execution, default_config, ensure_features, ensure_training
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.features.cache import load_feature_folder
-from oscbench.features.extract import extract_rows
+from oscbench.features import load_feature_folder
 from oscbench.pipeline import Workspace, ensure_samples, read_split_samples
 from oscbench.protocols.base import make_protocol, write_protocol
 from oscbench.rundir import RunDir
 from oscbench.training.checkpoint import LAST, Checkpoint
+from oscbench.training.extract import extract_rows
 from oscbench.training.recipes import Recipe, TrainConfig
 from oscbench.training.run import run_training
 from oscbench.training.workers import Workers

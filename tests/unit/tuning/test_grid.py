@@ -13,6 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
+from oscbench.features import FeatureSet, Inputs
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import ccr_column
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.postprocessors.base import NoParams, ScoreKind
@@ -20,7 +22,6 @@ from oscbench.postprocessors.openmax import OpenMaxParams
 from oscbench.registry import Registry
 from oscbench.tuning import evaluate_grid
 from oscbench.tuning import grid as grid_module
-from oscbench.types import NEGATIVE, UNKNOWN, FeatureSet, Inputs
 
 K = 4
 HYPERPARAMETERS = ["tail_size", "distance_multiplier", "alpha", "cover_threshold", "dummies"]

@@ -9,16 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from oscbench.numerics.distances import (
-    Gallery,
-    Metric,
-    distance_tile,
-    left_factor,
-    prepare_rows,
-    right_factor,
-    smallest_to_other_classes,
-    tiles,
-)
+from oscbench.numerics.evm.gallery import Gallery, Metric, prepare_rows
+from oscbench.numerics.evm.tails import distance_tile, left_factor, right_factor, smallest_to_other_classes, tiles
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])

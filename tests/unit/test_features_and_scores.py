@@ -8,7 +8,9 @@ import pytest
 
 from oscbench.artifacts import Meta, save_array
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.types import NEGATIVE, UNKNOWN, FeatureSet, ScoreSet, check_finite
+from oscbench.features import FeatureSet
+from oscbench.labels import NEGATIVE, UNKNOWN, check_finite
+from oscbench.scores import ScoreSet
 
 K = 3
 CLASSES = ("a", "b", "c", "n", "u")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from oscbench.data.splits import list_images
 from oscbench.protocols.base import ROLES, Protocol, ProtocolClass, Role
-from oscbench.protocols.splits import list_images
 from oscbench.protocols.wordnet import read_table
 
 LEAST_PER_CLASS = {"train": 732, "val": 50}

@@ -4,22 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oscbench.numerics.distances import COLUMN_TILE, ROW_TILE, FitCounts, Gallery
-from oscbench.numerics.inclusion import Grid, InclusionKind, Setting
-from oscbench.numerics.neighbors import RowShard, Winners, combine, row_ranges
-from oscbench.numerics.set_cover import cover_mask
-from oscbench.types import FloatArray, ProgressFn
+from oscbench.labels import FloatArray, ProgressFn
+from oscbench.numerics.evm.cover import cover_mask
+from oscbench.numerics.evm.fits import FitCounts, Grid, InclusionKind, TailSetting
+from oscbench.numerics.evm.gallery import Gallery
+from oscbench.numerics.evm.shard import RowShard, Winners, combine, row_ranges
+from oscbench.numerics.evm.tails import COLUMN_TILE, ROW_TILE
 
 # Per row and setting: three float64 of the fit and its flag; five float32 in the layout of the scoring loop and half a
 # one of its envelope (64 points for 128 rows), twice while they are being packed.
 _FIT_BYTES: Final = 3 * 8 + 1 + 2 * (5 * 4 + 2)
 _ANSWER_BYTES: Final = 4 + 4 + 8
 _MEBIBYTE: Final = 1 << 20
+
+
+class NeighborSource(Protocol):
+    """Answers EVM's two questions about a fixed training set, wherever that is computed.
+
+    Attributes:
+        gallery: That training set.
+        counts: What happened in the fits of the last ``best``.
+    """
+
+    gallery: Gallery
+    counts: FitCounts
+
+    def tails(self, k: int) -> NDArray[np.float32]:
+        """(N, k) ascending distances of each gallery row to rows of other classes, infinite where there are fewer."""
+        ...
+
+    def best(
+        self,
+        queries: FloatArray,
+        settings: Sequence[TailSetting],
+        *,
+        score_kind: InclusionKind = "log",
+        progress: ProgressFn | None = None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Predicted class and its score for (Q, D) queries, each (Q, len(settings))."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the source holds."""
+        ...
 
 
 class LocalSource:
@@ -59,7 +91,7 @@ class LocalSource:
     def best(
         self,
         queries: FloatArray,
-        settings: Sequence[Setting],
+        settings: Sequence[TailSetting],
         *,
         score_kind: InclusionKind = "log",
         progress: ProgressFn | None = None,
@@ -71,7 +103,7 @@ class LocalSource:
     def winners(
         self,
         queries: FloatArray,
-        settings: Sequence[Setting],
+        settings: Sequence[TailSetting],
         *,
         score_kind: InclusionKind = "log",
         progress: ProgressFn | None = None,
@@ -86,12 +118,14 @@ class LocalSource:
         parts = [self._one_pass(queries, group, score_kind, meter) for group in groups]
         return Winners(*(np.hstack([getattr(part, f) for part in parts]) for f in ("key", "label", "score")))
 
-    def _one_pass(self, queries: FloatArray, settings: Sequence[Setting], kind: InclusionKind, meter: Meter) -> Winners:
+    def _one_pass(
+        self, queries: FloatArray, settings: Sequence[TailSetting], kind: InclusionKind, meter: Meter
+    ) -> Winners:
         self.fit(settings, meter)
         cost = self._score_cost(len(queries), len(settings)) / len(self.shards)
         return combine([shard.best(queries, kind, meter.phase(cost)) for shard in self.shards])
 
-    def fit(self, settings: Sequence[Setting], meter: Meter | None = None) -> None:
+    def fit(self, settings: Sequence[TailSetting], meter: Meter | None = None) -> None:
         """Fits all shards and reduces them to covers; adds to ``counts``."""
         meter = meter or Meter(None, 1.0)
         for shard in self.shards:
@@ -118,7 +152,7 @@ class LocalSource:
         """The same unit; scoring a pair for 40 settings takes about as long as a distance and its place in a tail."""
         return float(len(self.gallery)) * n_queries * (0.5 + n_settings / 40)
 
-    def plan(self, n_queries: int, settings: Sequence[Setting]) -> MemoryPlan:
+    def plan(self, n_queries: int, settings: Sequence[TailSetting]) -> MemoryPlan:
         """How the settings fit into the memory budget; raises when they cannot."""
         return plan_memory(
             gallery=self.gallery,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oscbench.config import canonical_json, fingerprint, from_mapping
 from oscbench.errors import UsageError
+from oscbench.records import canonical_json, fingerprint, from_mapping
 
 
 @dataclass(frozen=True, kw_only=True)

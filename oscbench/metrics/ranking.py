@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from oscbench.labels import FloatArray, IntArray
 from oscbench.metrics.predictions import (
     Weights,
     as_float,
@@ -14,7 +15,6 @@ from oscbench.metrics.predictions import (
     predict,
     require_finite,
 )
-from oscbench.types import FloatArray, IntArray
 
 
 def closed_set_accuracy(labels: ArrayLike, scores: ArrayLike, *, weights: Weights = "sample") -> float:

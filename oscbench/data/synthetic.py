@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from oscbench.artifacts import Meta
-from oscbench.types import NEGATIVE, UNKNOWN, FeatureSet
+from oscbench.features import FeatureSet
+from oscbench.labels import NEGATIVE, UNKNOWN
 
 NAME = "demo-synthetic"
 """What tables call this data."""

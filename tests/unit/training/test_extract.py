@@ -12,8 +12,8 @@ from small_images import small_labels, write_split
 
 from oscbench.data.loading import LoaderConfig, open_loader
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.features.extract import ExtractionJob, Rows, extract_rows
 from oscbench.training.checkpoint import Checkpoint
+from oscbench.training.extract import ExtractionJob, Rows, extract_rows
 from oscbench.training.model import build_network
 
 CPU = torch.device("cpu")

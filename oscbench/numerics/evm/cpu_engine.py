@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from oscbench.numerics import kernels
-from oscbench.numerics.distances import COLUMN_TILE, Gallery, distance_tile, left_factor, narrowed, right_factor, tiles
-from oscbench.numerics.inclusion import LOG_SCORE_OF_ONE, NO_PROBABILITY, X_FLOOR, Grid, InclusionFits, InclusionKind
+from oscbench.numerics.evm.fits import LOG_SCORE_OF_ONE, NO_PROBABILITY, X_FLOOR, Grid, InclusionFits, InclusionKind
+from oscbench.numerics.evm.gallery import Gallery
+from oscbench.numerics.evm.tails import COLUMN_TILE, distance_tile, left_factor, right_factor, tiles, to_float32
 from oscbench.numerics.kernels import CHUNK
 
 _SAMPLE: Final = 1024
@@ -30,14 +31,14 @@ class CpuEngine:
 
     def __init__(self, gallery: Gallery, start: int, stop: int, *, prune: bool = True) -> None:
         self.gallery, self.start, self.stop, self.prune = gallery, start, stop, prune
-        self.right = torch.from_numpy(narrowed(right_factor(gallery.rows, gallery.metric)))
+        self.right = torch.from_numpy(to_float32(right_factor(gallery.rows, gallery.metric)))
         self._available, self._class_starts = gallery.available, gallery.class_starts
         self._packed: _Packed | None = None
         self._local = threading.local()
 
     def tails(self, first: int, last: int, k: int) -> NDArray[np.float32]:
         """(last - first, k) ascending distances to other classes, infinite where a row has fewer than k."""
-        left = torch.from_numpy(narrowed(left_factor(self.gallery.rows[first:last], self.gallery.metric)))
+        left = torch.from_numpy(to_float32(left_factor(self.gallery.rows[first:last], self.gallery.metric)))
         limit = self._sampled_limit(left, first, last, k)
         tails = self._collect(left, first, last, k, limit)
         short = tails[:, -1] == np.inf
@@ -98,7 +99,7 @@ class CpuEngine:
         packed = self._packed
         assert packed is not None, "load comes before best"
         n, n_rows = len(queries), self.stop - self.start
-        left = torch.from_numpy(narrowed(left_factor(queries, self.gallery.metric)))
+        left = torch.from_numpy(to_float32(left_factor(queries, self.gallery.metric)))
         distances = self._buffer("distances", n, -(-n_rows // CHUNK) * CHUNK)
         distances[:, n_rows:] = _NEVER
         for begin, end in tiles(self.start, self.stop, COLUMN_TILE, len(self.right)):

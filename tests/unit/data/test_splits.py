@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
+from oscbench.data.counts import published_counts, verify_counts
 from oscbench.data.samples import write_samples
+from oscbench.data.splits import make_splits
 from oscbench.errors import UsageError
 from oscbench.protocols.base import ROLES, load_protocol
-from oscbench.protocols.counts import published_counts, verify_counts
-from oscbench.protocols.splits import make_splits
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_verify_of_full_folders_agrees(tmp_path, monkeypatch):
     def fake(root, part, members):
         return {c.wnid: [f"{i}.JPEG" for i in range(sizes[part, c.wnid])] for c in members}
 
-    monkeypatch.setattr("oscbench.protocols.counts.list_images", fake)
+    monkeypatch.setattr("oscbench.data.counts.list_images", fake)
     assert verify_counts(protocol, tmp_path).ok
     sizes["train", protocol.classes[3]] -= 1
     assert not verify_counts(protocol, tmp_path).ok

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from oscbench.types import FloatArray
+from oscbench.labels import FloatArray
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]

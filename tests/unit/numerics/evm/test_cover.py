@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from oscbench.numerics.distances import Gallery
-from oscbench.numerics.set_cover import cover_mask, greedy_cover
+from oscbench.numerics.evm.cover import cover_mask, greedy_cover
+from oscbench.numerics.evm.gallery import Gallery
 
 
 def smallest_cover(covers: np.ndarray) -> int:

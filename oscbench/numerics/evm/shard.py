@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oscbench.numerics.cpu_engine import CpuEngine
-from oscbench.numerics.distances import ROW_TILE, FitCounts, Gallery, check_width, prepare_rows, tiles
-from oscbench.numerics.inclusion import X_FLOOR, Grid, InclusionFits, InclusionKind, Setting
+from oscbench.labels import FloatArray, ProgressFn
+from oscbench.numerics.evm.cpu_engine import CpuEngine
+from oscbench.numerics.evm.fits import X_FLOOR, FitCounts, Grid, InclusionFits, InclusionKind, TailSetting
+from oscbench.numerics.evm.gallery import Gallery, check_width, prepare_rows
+from oscbench.numerics.evm.tails import ROW_TILE, tiles
+from oscbench.numerics.evm.torch_engine import TorchEngine
 from oscbench.numerics.kernels import refine
-from oscbench.numerics.torch_engine import TorchEngine
 from oscbench.numerics.weibull import probability_of
-from oscbench.types import FloatArray, ProgressFn
 
 Precision = Literal["float32", "float64"]
 T = TypeVar("T")
@@ -111,7 +112,7 @@ class RowShard:
             self._tails = tails
         return tails
 
-    def fit(self, settings: Sequence[Setting], progress: ProgressFn | None = None) -> FitCounts:
+    def fit(self, settings: Sequence[TailSetting], progress: ProgressFn | None = None) -> FitCounts:
         """Fits all rows for all settings; ``best`` then answers for these."""
         grid = Grid.of(settings)
         available = self.gallery.available[self.start : self.stop]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from oscbench.data.loading import DataSplit, LoaderConfig, open_loader
 from oscbench.errors import OscbenchError
+from oscbench.labels import IntArray
 from oscbench.training.checkpoint import Checkpoint, load_weights
 from oscbench.training.loop import Place
 from oscbench.training.model import OpenSetNetwork, build_network
-from oscbench.types import IntArray
 
 
 class Rows(NamedTuple):

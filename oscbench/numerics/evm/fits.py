@@ -33,7 +33,7 @@ X_FLOOR: Final[dict[str, float]] = {"log": LOG_FLOOR, "probability": 1e-30}
 """Where x is clamped. A probability is exactly 0 there: shapes are above 0.9, since ln x spans less than ln 3."""
 
 
-class Setting(Protocol):
+class TailSetting(Protocol):
     """The two hyperparameters that a fit depends on."""
 
     @property
@@ -47,6 +47,18 @@ class Setting(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class FitCounts:
+    """What happened in fits: how many there were, how many tails were constant, how many clipped."""
+
+    fits: int = 0
+    constant: int = 0
+    clipped: int = 0
+
+    def __add__(self, other: FitCounts) -> FitCounts:
+        return FitCounts(self.fits + other.fits, self.constant + other.constant, self.clipped + other.clipped)
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     """Settings as arrays (S,); ``order`` sorts them by tail size, then multiplier."""
@@ -55,7 +67,7 @@ class Grid:
     multipliers: NDArray[np.float64]
 
     @classmethod
-    def of(cls, settings: Sequence[Setting]) -> Grid:
+    def of(cls, settings: Sequence[TailSetting]) -> Grid:
         """The arrays of a sequence of settings, checked."""
         if not settings:
             raise ValueError("at least one setting is needed")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
 
+from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import auroc, average_precision, closed_set_accuracy, openness
-from oscbench.types import NEGATIVE, UNKNOWN
 
 GOLDEN = np.load(Path(__file__).parents[2] / "data" / "metrics_golden.npz", allow_pickle=False)
 TIGHT = 1e-12  # the same sums of up to a few hundred float64 terms in another order

@@ -10,8 +10,8 @@ import numpy as np
 
 from oscbench.data.samples import SampleTable, listed
 from oscbench.errors import UsageError
+from oscbench.labels import SPLITS
 from oscbench.protocols.base import Protocol, ProtocolClass
-from oscbench.types import SPLITS
 
 SPLIT_SEED = 42
 """Random state of the published tables."""

@@ -9,16 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oscbench.numerics.distances import (
-    COLUMN_TILE,
-    Gallery,
-    distance_tile,
-    left_factor,
-    right_factor,
-    smallest_to_other_classes,
-    tiles,
-)
-from oscbench.numerics.inclusion import (
+from oscbench.numerics.evm.fits import (
     NO_PROBABILITY,
     X_FLOOR,
     Grid,
@@ -26,6 +17,15 @@ from oscbench.numerics.inclusion import (
     InclusionKind,
     fit_inclusion,
     lowest_of_equal_probability,
+)
+from oscbench.numerics.evm.gallery import Gallery
+from oscbench.numerics.evm.tails import (
+    COLUMN_TILE,
+    distance_tile,
+    left_factor,
+    right_factor,
+    smallest_to_other_classes,
+    tiles,
 )
 from oscbench.numerics.weibull import log_exponent, probability_of
 

@@ -9,8 +9,7 @@ import pytest
 
 from oscbench.artifacts import Meta
 from oscbench.errors import UsageError
-from oscbench.features.cache import load_feature_folder
-from oscbench.types import FeatureSet
+from oscbench.features import FeatureSet, load_feature_folder
 
 
 def write_own(folder: Path, labels: list[int], *, width: int = 4, logits: int | None = 3) -> None:

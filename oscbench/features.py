@@ -1,32 +1,31 @@
-"""Labels and the two kinds of array folders in which the parts of the package meet: features and scores."""
+"""Features: what a network says about the rows of a split, in memory and as a folder of arrays."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oscbench.artifacts import META, Meta, atomic_folder, load_array, save_array
 from oscbench.errors import UsageError
+from oscbench.labels import (
+    SPLITS,
+    UNKNOWN,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    check_finite,
+    check_rows,
+    classes_of_labels,
+)
 
-NEGATIVE: Final = -1
-"""Label of samples from classes seen in training as "none of the known"; known classes are 0..K-1."""
-UNKNOWN: Final = -2
-"""Label of samples from classes never seen before the test."""
-
-SPLITS: Final = ("train", "val", "test")
-
-FloatArray = NDArray[np.floating[Any]]
-IntArray = NDArray[np.signedinteger[Any]]
-BoolArray = NDArray[np.bool_]
-
-ProgressFn = Callable[[int, int], None]
-"""Called as ``progress(done, total)`` from inside long work; whoever shows it decides how."""
+if TYPE_CHECKING:
+    from oscbench.scores import ScoreSet
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,7 +83,7 @@ class FeatureSet(Inputs):
                 f"logits have {self.logits.shape[1]} columns; {self.n_known} known classes need {self.n_known} "
                 f"or {self.n_known + 1}"
             )
-        _check_rows(self.labels, self.ids, self.class_index, self.classes, self.n_known)
+        check_rows(self.labels, self.ids, self.class_index, self.classes, self.n_known)
 
     @classmethod
     def from_arrays(
@@ -157,7 +156,7 @@ class FeatureSet(Inputs):
             "logits": None if self.logits is None else np.asarray(self.logits, np.float32),
             "pooled": None if self.pooled is None else np.asarray(self.pooled, np.float32),
         }
-        _save_folder(folder, self, arrays)
+        save_rows(folder, self, arrays)
 
     @classmethod
     def load(cls, folder: Path, *, n_known: int | None = None) -> FeatureSet:
@@ -201,78 +200,7 @@ class FeatureSet(Inputs):
         return loaded
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ScoreSet:
-    """Scores of one split, (N, K) float64, higher = more known; argmax is the class, max goes to the threshold."""
-
-    scores: NDArray[np.float64]
-    labels: IntArray
-    ids: IntArray
-    class_index: IntArray
-    classes: tuple[str, ...]
-    meta: Meta | None = None
-
-    def __post_init__(self) -> None:
-        if self.scores.ndim != 2 or len(self.scores) != len(self.labels):
-            raise UsageError(f"scores have shape {self.scores.shape}, labels have {len(self.labels)} rows")
-        _check_rows(self.labels, self.ids, self.class_index, self.classes, self.n_known)
-
-    @property
-    def n_known(self) -> int:
-        """K, the number of known classes."""
-        return int(self.scores.shape[1])
-
-    def save(self, folder: Path) -> None:
-        """Writes the score set folder whole or not at all; needs ``meta``."""
-        _save_folder(folder, self, {"scores": np.asarray(self.scores, np.float64)})
-
-    @classmethod
-    def load(cls, folder: Path) -> ScoreSet:
-        """Reads and checks a score set folder, memory-mapped.
-
-        Own scores (no ``meta.json``) need ``scores.npy`` and ``labels.npy``; ids and classes default as for features.
-        """
-        if not folder.is_dir():
-            raise UsageError(f"score folder {folder} does not exist")
-        meta = Meta.read(folder, "scores") if (folder / META).exists() else None
-        scores = load_array(folder / "scores.npy", np.float64, 2)
-        labels = load_array(folder / "labels.npy", np.int64, 1)
-        check_finite(scores, str(folder / "scores.npy"))
-        n_known = scores.shape[1]
-        if meta is not None:
-            ids = load_array(folder / "ids.npy", np.int64, 1)
-            class_index = load_array(folder / "class_index.npy", np.int32, 1)
-            classes = meta.classes
-        else:
-            has_ids = (folder / "ids.npy").exists()
-            ids = load_array(folder / "ids.npy", np.int64, 1) if has_ids else np.arange(len(labels), dtype=np.int64)
-            class_index, classes = classes_of_labels(labels, n_known)
-        return cls(scores=scores, labels=labels, ids=ids, class_index=class_index, classes=classes, meta=meta)
-
-
-def classes_of_labels(labels: IntArray, n_known: int) -> tuple[IntArray, tuple[str, ...]]:
-    """Class index (N,) and names for rows of which only the labels are known: all negatives are one class.
-
-    >>> classes_of_labels(np.array([1, -1, -2]), 2)
-    (array([1, 2, 3], dtype=int32), ('0', '1', 'negative', 'unknown'))
-    """
-    index = np.where(labels >= 0, labels, n_known - 1 - labels).astype(np.int32)
-    return index, (*map(str, range(n_known)), "negative", "unknown")
-
-
-def check_finite(array: FloatArray, where: str) -> None:
-    """Raises when a row holds NaN or infinity, naming the first such row and how many there are."""
-    step = max(1, (1 << 24) // max(1, array.shape[-1]))
-    bad: list[int] = []
-    for start in range(0, len(array), step):
-        block = array[start : start + step]
-        finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
-        bad.extend((start + np.flatnonzero(~finite)).tolist())
-    if bad:
-        raise UsageError(f"{where}: row {bad[0]} holds NaN or infinity ({len(bad)} such rows); remove or repair them")
-
-
-def _save_folder(folder: Path, rows: FeatureSet | ScoreSet, arrays: Mapping[str, NDArray[Any] | None]) -> None:
+def save_rows(folder: Path, rows: FeatureSet | ScoreSet, arrays: Mapping[str, NDArray[Any] | None]) -> None:
     """Writes what both kinds of folder share beside the ``arrays`` of one kind; ``None`` is left out."""
     if rows.meta is None:
         raise ValueError(f"cannot write {folder} without meta: a stage's folder says what it was made from")
@@ -286,18 +214,93 @@ def _save_folder(folder: Path, rows: FeatureSet | ScoreSet, arrays: Mapping[str,
         rows.meta.write(temporary)
 
 
-def _check_rows(labels: IntArray, ids: IntArray, class_index: IntArray, classes: tuple[str, ...], n_known: int) -> None:
-    n = len(labels)
-    if len(ids) != n or len(class_index) != n:
-        raise UsageError(f"labels have {n} rows, ids {len(ids)}, class_index {len(class_index)}: they must agree")
-    if n == 0:
-        raise UsageError("the set has no rows")
-    bad = np.flatnonzero((labels < UNKNOWN) | (labels >= n_known))
-    if len(bad):
-        raise UsageError(f"label {labels[bad[0]]} in row {bad[0]} is outside -2..{n_known - 1} ({len(bad)} such rows)")
-    disorder = np.flatnonzero(np.diff(ids) <= 0)
-    if len(disorder):
-        raise UsageError(f"ids must ascend, row {disorder[0] + 1} has {ids[disorder[0] + 1]} after {ids[disorder[0]]}")
-    bad = np.flatnonzero((class_index < 0) | (class_index >= len(classes)))
-    if len(bad):
-        raise UsageError(f"class_index {class_index[bad[0]]} in row {bad[0]} is outside 0..{len(classes) - 1}")
+# --- a folder with train/, val/ and test/ ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FeatureSplits:
+    """Feature sets of one network and protocol; ``test`` is ``None`` where the folder has none."""
+
+    train: FeatureSet
+    val: FeatureSet
+    test: FeatureSet | None
+
+    def split(self, name: str) -> FeatureSet:
+        """The feature set called ``name``; a missing one is refused."""
+        found: FeatureSet | None = getattr(self, name)
+        if found is None:
+            raise UsageError(f"these features have no {name!r} split; add a folder {name}/ beside train/")
+        return found
+
+
+def load_feature_folder(folder: Path) -> FeatureSplits:
+    """Reads and checks ``folder/train``, ``folder/val`` and, where it exists, ``folder/test``; memory-mapped.
+
+    The splits must come from one network: equal widths, equal known classes and, for extracted features,
+    equal classes and the same training. In own features (without ``meta.json``) the training labels say how
+    many known classes there are. Training and validation rows must not be unknowns (-2): those exist for the
+    test alone.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"feature folder {folder} does not exist; give a folder with train/, val/ and test/")
+    train = _load(folder, "train", None)
+    val = _load(folder, "val", train.n_known)
+    test = _load(folder, "test", train.n_known) if (folder / "test").is_dir() else None
+    for name, other in (("val", val), ("test", test)):
+        if other is not None:
+            _check_agreement(folder, train, other, name)
+    for name, features in (("train", train), ("val", val)):
+        _refuse_unknowns(folder / name, features)
+    if not np.any(train.labels >= 0):
+        raise UsageError(f"{folder / 'train'} has no row of a known class (label 0 or above)")
+    return FeatureSplits(train, val, test)
+
+
+def _load(folder: Path, split: str, n_known: int | None) -> FeatureSet:
+    try:
+        return FeatureSet.load(folder / split, n_known=n_known)
+    except UsageError as error:
+        where = str(folder / split)
+        raise (error if where in str(error) else UsageError(f"{where}: {error}")) from error
+
+
+def _check_agreement(folder: Path, train: FeatureSet, other: FeatureSet, name: str) -> None:
+    for what in ("embedding", "logits", "pooled"):
+        first, second = _width(train, what), _width(other, what)
+        if first != second:
+            raise UsageError(
+                f"{folder}: {what} has {_columns(first)} in train and {_columns(second)} in {name}; "
+                f"all of {', '.join(SPLITS)} must come from the same network"
+            )
+    if train.n_known != other.n_known:
+        raise UsageError(f"{folder}: train has {train.n_known} known classes, {name} has {other.n_known}")
+    if train.classes != other.classes:
+        raise UsageError(f"{folder}: train and {name} name different classes; extract both from one protocol")
+    first_network, second_network = _network(train), _network(other)
+    if first_network != second_network:
+        raise UsageError(
+            f"{folder}: train comes from network {first_network}, {name} from {second_network}; extract again"
+        )
+
+
+def _refuse_unknowns(folder: Path, features: FeatureSet) -> None:
+    rows = np.flatnonzero(features.labels == UNKNOWN)
+    if len(rows):
+        raise UsageError(
+            f"{folder}: row {rows[0]} has label {UNKNOWN} (unknown; {len(rows)} such rows), which only the "
+            f"test split may hold; use -1 for negatives"
+        )
+
+
+def _width(features: FeatureSet, what: str) -> int | None:
+    array = getattr(features, what)
+    return None if array is None else int(array.shape[1])
+
+
+def _columns(width: int | None) -> str:
+    return "no array" if width is None else f"{width} columns"
+
+
+def _network(features: FeatureSet) -> str:
+    """Fingerprint of the training behind extracted features; own features have none."""
+    return "of one's own" if features.meta is None else features.meta.inputs.get("train", "unnamed")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oscbench.numerics.distances import Gallery
-from oscbench.numerics.inclusion import LOG_SCORE_OF_ONE, Grid, InclusionKind
-from oscbench.numerics.local import LocalSource, plan_memory
-from oscbench.numerics.neighbors import RowShard, combine, row_ranges
+from oscbench.numerics.evm.fits import LOG_SCORE_OF_ONE, Grid, InclusionKind
+from oscbench.numerics.evm.gallery import Gallery
+from oscbench.numerics.evm.shard import RowShard, combine, row_ranges
+from oscbench.numerics.evm.source import LocalSource, plan_memory
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oscbench.numerics.distances import Gallery, distance_tile, left_factor, right_factor
+from oscbench.numerics.evm.gallery import Gallery
+from oscbench.numerics.evm.tails import distance_tile, left_factor, right_factor
 
 
 def greedy_cover(covers: NDArray[np.bool_]) -> NDArray[np.intp]:
