@@ -1,10 +1,9 @@
-"""Files and folders that appear whole or not at all, and the ``meta.json`` that completes a stage's folder."""
+"""Files and folders that appear whole or not at all, and the typed ``meta.json`` that completes a stage's folder."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import platform
@@ -12,19 +11,24 @@ import secrets
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.records import SCHEMA, fingerprint, from_mapping
+from oscbench.records import SCHEMA, from_mapping, plain
 
-META = "meta.json"
+META, REQUEST = "meta.json", "request.json"
+ASIDE = "aside"
+"""Folder in which stages that were set aside are kept; nothing there is ever used."""
+
+C = TypeVar("C")
+R = TypeVar("R")
 _RECORDED_PACKAGES = (
     "oscbench",
     "numpy",
@@ -125,22 +129,27 @@ def write_text(path: Path, text: str) -> None:
 def exclusive_lock(path: Path, what: str) -> Iterator[None]:
     """Holds ``path`` as a lock file; when another process has it, says who instead of waiting.
 
-    The kernel drops the lock when its holder dies, however it dies.
+    The kernel drops the lock when its holder dies, however it dies. Who holds it stands in a file beside it, because
+    trying to lock a file empties it.
     """
+    import filelock  # readers of tables need none
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise OscbenchError(
-                f"{what} is in use by {holder} (lock {path}); wait for it, or choose another --runs folder"
-            ) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+    holder = path.with_name(f"{path.name}-holder")
+    try:
+        lock = filelock.FileLock(path, blocking=False)
+        lock.acquire()
+    except filelock.Timeout as error:
+        who = holder.read_text(encoding="utf-8").strip() if holder.exists() else "another process"
+        raise OscbenchError(
+            f"{what} is in use by {who} (lock {path}); wait for it, or choose another --runs folder"
+        ) from error
+    try:
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
 
 
 # --- arrays ------------------------------------------------------------------------------------------------------
@@ -167,102 +176,136 @@ def load_array(path: Path, dtype: type[np.generic], ndim: int) -> NDArray[Any]:
     return array
 
 
-# --- meta.json ---------------------------------------------------------------------------------------------------
+# --- what a stage's folder was made from ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meta:
-    """What a stage's folder was made from; see ``Meta.create``. Written last, it marks the folder complete."""
+class Input:
+    """A finished stage that another one was made from.
+
+    Attributes:
+        fingerprint: What it was to be.
+        content: What it was: its ``Meta.content``; empty where it was gone already.
+    """
+
+    fingerprint: str
+    content: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Generic[C]):
+    """What a stage's folder is to hold; ``request.json``, written first, makes an unfinished folder readable."""
 
     schema: int
     stage: str
     fingerprint: str
-    inputs: dict[str, str]
-    config: dict[str, Any]
-    seed: int | None = None
-    n_known: int | None = None
-    n_outputs: int | None = None
-    classes: tuple[str, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
-    created: str = ""
-    seconds: float = 0.0
-    cpus: int = 0
-    gpus: int = 0
-    details: dict[str, Any] = field(default_factory=dict)
-    """What one stage adds: score kind and parameters of a score set, counts and checksums of a conversion."""
+    inputs: dict[str, Input]
+    config: C
+
+    def write(self, folder: Path) -> None:
+        """Writes ``folder/request.json``."""
+        write_text(folder / REQUEST, _document(self))
+
+    @classmethod
+    def read(cls, folder: Path, stage: str, config: type[C]) -> Request[C]:
+        """Reads and checks ``folder/request.json``; ``config`` is the type of the stage's record."""
+        found: Request[C] = _read(folder, REQUEST, Request[config], stage)  # type: ignore[valid-type]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta(Generic[C, R]):
+    """What a stage's folder was made from and what came out; ``meta.json``, written last, marks it complete.
+
+    Attributes:
+        content: Digest of what came out. A stage that was made again to the same has the same; a search that was made
+            longer, or a network trained anew on a GPU, has another one.
+        config: The record that decides the stage.
+        result: What it found out, as the stage's own record.
+        seconds: How long it took.
+    """
+
+    schema: int
+    stage: str
+    fingerprint: str
+    content: str
+    inputs: dict[str, Input]
+    config: C
+    result: R
+    versions: dict[str, str]
+    created: str
+    seconds: float
+    cpus: int
 
     @classmethod
     def create(
         cls,
-        stage: str,
         *,
-        config: Mapping[str, Any],
-        inputs: Mapping[str, str],
-        result_config: Mapping[str, Any] | None = None,
-        seed: int | None = None,
-        n_known: int | None = None,
-        n_outputs: int | None = None,
-        classes: tuple[str, ...] = (),
-        seconds: float = 0.0,
-        gpus: int = 0,
-        details: Mapping[str, Any] | None = None,
-    ) -> Meta:
-        """A record of this machine and moment; ``result_config`` limits what enters the fingerprint."""
-        deciding = config if result_config is None else result_config
+        stage: str,
+        fingerprint: str,
+        content: str,
+        inputs: Mapping[str, Input],
+        config: C,
+        result: R,
+        seconds: float,
+    ) -> Meta[C, R]:
+        """A record of this machine and moment."""
         return cls(
             schema=SCHEMA,
             stage=stage,
-            fingerprint=fingerprint(stage, deciding, inputs),
+            fingerprint=fingerprint,
+            content=content,
             inputs=dict(inputs),
-            config=dict(config),
-            seed=seed,
-            n_known=n_known,
-            n_outputs=n_outputs,
-            classes=tuple(classes),
+            config=config,
+            result=result,
             versions=installed_versions(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=round(seconds, 3),
             cpus=len(os.sched_getaffinity(0)),
-            gpus=gpus,
-            details=dict(details or {}),
         )
 
     def write(self, folder: Path) -> None:
         """Writes ``folder/meta.json``."""
-        write_text(folder / META, json.dumps(dataclasses.asdict(self), indent=1, default=str) + "\n")
+        write_text(folder / META, _document(self))
 
     @classmethod
-    def read(cls, folder: Path, stage: str | None = None) -> Meta:
-        """Reads and checks ``folder/meta.json``.
-
-        Args:
-            folder: A stage's folder.
-            stage: The stage it must be of, when given.
-        """
-        path = folder / META
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise UsageError(f"{folder} has no {META}: not a finished stage; run the verb that makes it") from error
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise OscbenchError(f"{path} is damaged ({error}); make the folder again") from error
-        if not isinstance(raw, dict):
-            raise OscbenchError(f"{path} is damaged (no JSON object); make the folder again")
-        if raw.get("schema") != SCHEMA:
-            raise UsageError(
-                f"{path} has schema {raw.get('schema')!r}, this version reads {SCHEMA}; choose another --runs folder"
-            )
-        meta = from_mapping(cls, raw, str(path))
-        if stage is not None and meta.stage != stage:
-            raise UsageError(f"{folder} holds stage {meta.stage!r}, expected {stage!r}")
-        return meta
+    def read(cls, folder: Path, stage: str, config: type[C], result: type[R]) -> Meta[C, R]:
+        """Reads and checks ``folder/meta.json``; ``config`` and ``result`` are the types of the stage's records."""
+        found: Meta[C, R] = _read(folder, META, Meta[config, result], stage)  # type: ignore[valid-type]
+        return found
 
 
-def is_complete(folder: Path, expected_fingerprint: str | None = None) -> bool:
-    """Whether the folder holds a finished stage (of the expected fingerprint, when given)."""
-    if not (folder / META).exists():
-        return False
-    return expected_fingerprint is None or Meta.read(folder).fingerprint == expected_fingerprint
+def is_complete(folder: Path) -> bool:
+    """Whether the folder holds a finished stage: the one place that knows what makes it one."""
+    return (folder / META).exists()
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether the folder holds a stage that was begun, finished or not."""
+    return (folder / REQUEST).exists()
+
+
+def _document(record: Any) -> str:
+    return json.dumps(dataclasses.asdict(record), indent=1, default=plain, allow_nan=False) + "\n"
+
+
+def _read(folder: Path, name: str, kind: Any, stage: str) -> Any:
+    path = folder / name
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{folder} has no {name}: not a finished stage; run the verb that makes it") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise OscbenchError(f"{path} is damaged ({error}); remove {folder} and make it again") from error
+    if not isinstance(raw, dict):
+        raise OscbenchError(f"{path} is damaged (no JSON object); remove {folder} and make it again")
+    if raw.get("schema") != SCHEMA:
+        raise UsageError(
+            f"{path} has schema {raw.get('schema')!r}, this version reads {SCHEMA}; choose another --runs folder"
+        )
+    if raw.get("stage") != stage:
+        raise UsageError(f"{folder} holds stage {raw.get('stage')!r}, expected {stage!r}")
+    return from_mapping(kind, raw, str(path))
 
 
 def installed_versions() -> dict[str, str]:

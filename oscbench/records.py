@@ -8,12 +8,12 @@ import json
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from oscbench.errors import UsageError
 from oscbench.registry import nearest
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of every file format of this package; a folder of another version is refused."""
 
 T = TypeVar("T")
@@ -21,10 +21,11 @@ T = TypeVar("T")
 
 def canonical_json(value: Any) -> str:
     """``value`` as JSON with sorted keys and no blanks: equal content gives equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_plain, allow_nan=False)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=plain, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON stores for a value that it has no form for: records, paths and numpy scalars."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, Path):
@@ -34,15 +35,15 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def fingerprint(stage: str, config: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
+def fingerprint(stage: str, config: Any, inputs: Mapping[str, str]) -> str:
     """First 16 hex digits of the SHA-256 over what decides a stage's result.
 
     Args:
         stage: Name of the stage (``samples``, ``train``, …).
-        config: Only the fields that change the result: no paths, devices, block sizes or shard counts.
+        config: A record or mapping of only what changes the result: no paths, devices, block sizes or shard counts.
         inputs: Fingerprint of each input by its stage name.
     """
-    text = canonical_json({"schema": SCHEMA, "stage": stage, "config": dict(config), "inputs": dict(inputs)})
+    text = canonical_json({"schema": SCHEMA, "stage": stage, "config": config, "inputs": dict(inputs)})
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -56,12 +57,22 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
     """A dataclass from a mapping; unknown keys, wrong types and impossible values are reported together.
 
     Args:
-        cls: A dataclass whose ``__post_init__`` raises ``ValueError`` for impossible values.
-        mapping: For example one section of a YAML file.
+        cls: A dataclass, or a generic one with its types filled in; its ``__post_init__`` raises ``ValueError`` for
+            impossible values.
+        mapping: For example one section of a YAML file; a field that is a dataclass itself takes a mapping.
         where: Where the mapping came from, named in the message (``search_spaces/evm.yaml``).
     """
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
-    hints = get_type_hints(cls)
+    try:
+        return _record(cls, mapping)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _record(cls: type[T], mapping: Mapping[str, Any]) -> T:
+    record: Any = get_origin(cls) or cls
+    fields = {field.name: field for field in dataclasses.fields(record) if field.init}
+    chosen = dict(zip(getattr(record, "__parameters__", ()), get_args(cls), strict=False))
+    hints = {name: chosen.get(hint, hint) for name, hint in get_type_hints(record).items()}
     problems = [f"unknown key {key!r}{nearest(str(key), fields)}" for key in mapping if key not in fields]
     values: dict[str, Any] = {}
     for name, field in fields.items():
@@ -74,10 +85,10 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
             problems.append(f"missing key {name!r}")
     if not problems:
         try:
-            return cls(**values)
+            return cast(T, record(**values))
         except ValueError as error:
             problems.append(str(error))
-    raise UsageError(f"{where}: " + "; ".join(problems))
+    raise ValueError("; ".join(problems))
 
 
 def _typed(hint: Any, value: Any) -> Any:
@@ -100,8 +111,20 @@ def _typed(hint: Any, value: Any) -> Any:
     if origin in (tuple, list, Sequence):
         if not isinstance(value, list | tuple):
             raise ValueError(f"expected a list, got {value!r}")
-        item = get_args(hint)[0]
-        return tuple(_typed(item, part) for part in value)
+        items = get_args(hint)
+        if items[-1] is Ellipsis or origin is not tuple:
+            items = (items[0],) * len(value)
+        if len(items) != len(value):
+            raise ValueError(f"expected {len(items)} values, got {value!r}")
+        return tuple(_typed(item, part) for item, part in zip(items, value, strict=True))
+    if origin in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"expected a mapping, got {value!r}")
+        return {_typed(get_args(hint)[0], key): _typed(get_args(hint)[1], part) for key, part in value.items()}
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return _record(hint, value)  # type: ignore[arg-type]
     if hint is type(None):
         if value is not None:
             raise ValueError(f"expected nothing, got {value!r}")

@@ -13,6 +13,11 @@ from oscbench.errors import UsageError
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoParams:
+    """The parameter record of a method or loss that has no hyperparameters."""
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """A hint for a mistyped name: ``", did you mean 'evm'?"``, or ``""`` when nothing is close."""
     lowered = {candidate.lower(): candidate for candidate in names}
@@ -20,14 +25,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f", did you mean {lowered[match[0]]!r}?" if match else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):
     """One registered thing with what tables, help texts and search spaces say about it."""
 
     name: str
     value: T
     label: str
-    params: type[Any] | None = None
+    params: type[Any] = NoParams
     paper: str = ""
 
 
@@ -49,17 +54,21 @@ class Registry(Generic[T]):
         self._plugins_loaded = False
 
     def register(
-        self, name: str, *, label: str | None = None, params: type[Any] | None = None, paper: str = ""
+        self, name: str, *, label: str | None = None, params: type[Any] = NoParams, paper: str = ""
     ) -> Callable[[T], T]:
         """Decorator that registers a class or function under ``name``."""
 
         def add(value: T) -> T:
-            if name in self._entries:
-                raise ValueError(f"{self.noun} {name!r} is already registered by {self._entries[name].value!r}")
-            self._entries[name] = Entry(name, value, label or name, params, paper)
+            self.add(Entry(name=name, value=value, label=label or name, params=params, paper=paper))
             return value
 
         return add
+
+    def add(self, entry: Entry[T]) -> None:
+        """Registers an entry; for registries whose entries say more than these."""
+        if entry.name in self._entries:
+            raise ValueError(f"{self.noun} {entry.name!r} is already registered by {self._entries[entry.name].value!r}")
+        self._entries[entry.name] = entry
 
     def _load_plugins(self) -> None:
         if not self._plugins_loaded:
