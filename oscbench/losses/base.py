@@ -65,11 +65,6 @@ class LossSpec:
         return n_known + self.extra_outputs
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoParams:
-    """Parameters of a loss that has none."""
-
-
 LOSSES: Registry[LossSpec] = Registry("losses", "loss")
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from oscbench.labels import NEGATIVE
-from oscbench.losses.base import LOSSES, LossSpec, NoParams, TrainingClasses, soft_cross_entropy, soft_targets
+from oscbench.losses.base import LOSSES, LossSpec, TrainingClasses, soft_cross_entropy, soft_targets
+from oscbench.registry import NoParams
 
 
 class SoftmaxCriterion:

@@ -1,7 +1,7 @@
 """Open-set metrics as pure functions of labels and scores; every printed number goes through here."""
 
 from oscbench.metrics.bootstrap import BootstrapMetric, Interval, bootstrap
-from oscbench.metrics.confidence import Confidence, confidence
+from oscbench.metrics.confidence import Confidence, confidence, confidence_of_samples
 from oscbench.metrics.confusion import OpenSetConfusion, open_set_confusion
 from oscbench.metrics.oscr import (
     FPRS,
@@ -14,10 +14,9 @@ from oscbench.metrics.oscr import (
     ccr_fpr_sum,
     ccr_of_many,
     oscr_curve,
-    oscr_curve_from_predictions,
     threshold_index,
 )
-from oscbench.metrics.predictions import Predictions, Weights, predict
+from oscbench.metrics.predictions import Predictions, Scores, Weights, predict
 from oscbench.metrics.ranking import auroc, average_precision, closed_set_accuracy, openness
 from oscbench.metrics.threshold import OperatingPoint, Threshold, decide, operating_point, threshold_for_fpr
 
@@ -32,6 +31,7 @@ __all__ = [
     "OperatingPoint",
     "OscrCurve",
     "Predictions",
+    "Scores",
     "Threshold",
     "Weights",
     "auoscr",
@@ -44,12 +44,12 @@ __all__ = [
     "ccr_of_many",
     "closed_set_accuracy",
     "confidence",
+    "confidence_of_samples",
     "decide",
     "open_set_confusion",
     "openness",
     "operating_point",
     "oscr_curve",
-    "oscr_curve_from_predictions",
     "predict",
     "threshold_for_fpr",
     "threshold_index",

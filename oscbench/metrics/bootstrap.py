@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from oscbench.labels import FloatArray, IntArray
-from oscbench.metrics.oscr import FPRS, CcrRule, ccr_at_fpr, oscr_curve_from_predictions
-from oscbench.metrics.predictions import Weights, as_labels, check_unknown_label, known_weights, predict
+from oscbench.labels import IntArray
+from oscbench.metrics.oscr import FPRS, CcrRule, ccr_at_fpr, oscr_curve
+from oscbench.metrics.predictions import Predictions, Scores, Weights, check_samples, check_unknown_label, known_weights
 from oscbench.metrics.ranking import auroc, closed_set_accuracy
 
 BootstrapMetric = Literal["ccr", "auroc", "accuracy"]
@@ -40,7 +40,7 @@ class Interval(NamedTuple):
 def bootstrap(
     metric: BootstrapMetric,
     labels: ArrayLike,
-    scores: ArrayLike,
+    scores: Scores,
     *,
     n: int = 1000,
     seed: int = 0,
@@ -58,7 +58,7 @@ def bootstrap(
     Args:
         metric: ``ccr`` (at each of ``fprs``), ``auroc`` or ``accuracy``.
         labels: (N,) known 0..K-1, negative -1, unknown -2.
-        scores: (N, K), higher means more known.
+        scores: (N, K), higher means more known, or predictions.
         n: Number of resamples.
         seed: Decides the draws, whatever the block size.
         unknown_label: ``NEGATIVE`` or ``UNKNOWN``; not needed for ``accuracy``.
@@ -73,17 +73,14 @@ def bootstrap(
         raise ValueError(f"bootstrap needs n >= 1 and 0 < level < 1, got n={n}, level={level}")
     sample = _Sample.of(labels, scores, unknown_label if metric != "accuracy" else None, weights)
     if metric == "ccr":
-        curve = oscr_curve_from_predictions(
-            sample.labels, sample.predicted, sample.confidence, unknown_label=sample.unknown_label, weights=weights
-        )
+        curve = oscr_curve(sample.labels, sample.found, unknown_label=sample.unknown_label, weights=weights)
         estimates = [ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs]
         values = _resampled_ccr(sample, n, seed, fprs, rule)
     elif metric == "auroc":
-        unknown = sample.unknown_label
-        estimates = [auroc(sample.labels, sample.confidence, unknown_label=unknown, weights=weights)]
+        estimates = [auroc(sample.labels, sample.found, unknown_label=sample.unknown_label, weights=weights)]
         values = _resampled_auroc(sample, n, seed)
     else:
-        estimates = [closed_set_accuracy(labels, scores, weights=weights)]
+        estimates = [closed_set_accuracy(sample.labels, sample.found, weights=weights)]
         values = _resampled_accuracy(sample, n, seed)
     return tuple(_interval(estimate, column, level) for estimate, column in zip(estimates, values.T, strict=True))
 
@@ -101,8 +98,7 @@ class _Sample:
     """The samples that take part, with the place of each score among the distinct scores, ascending."""
 
     labels: IntArray
-    predicted: IntArray
-    confidence: FloatArray
+    found: Predictions
     unknown_label: int
     place: IntArray
     n_places: int
@@ -111,20 +107,18 @@ class _Sample:
     weights: Weights
 
     @classmethod
-    def of(cls, labels: ArrayLike, scores: ArrayLike, unknown_label: int | None, weights: Weights) -> _Sample:
-        predicted, confidence = predict(scores)
-        labels = as_labels(labels, len(predicted), np.shape(scores)[1])
+    def of(cls, labels: ArrayLike, scores: Scores, unknown_label: int | None, weights: Weights) -> _Sample:
+        labels, found = check_samples(labels, scores)
         if unknown_label is None:
             unknown = np.empty(0, dtype=np.intp)
         else:
             check_unknown_label(unknown_label)
             unknown = np.flatnonzero(labels == unknown_label)
-        distinct, place = np.unique(confidence, return_inverse=True)
+        distinct, place = np.unique(found.score, return_inverse=True)
         known = np.flatnonzero(labels >= 0)
         return cls(
             labels=labels,
-            predicted=predicted,
-            confidence=confidence,
+            found=found,
             unknown_label=unknown_label if unknown_label is not None else 0,
             place=place,
             n_places=len(distinct),
@@ -182,7 +176,7 @@ def _resampled_ccr(sample: _Sample, n: int, seed: int, fprs: Sequence[float], ru
     if n_unknown == 0 or len(sample.known) == 0:
         return values
     by_class = sample.weights == "class"
-    correct = (sample.predicted == sample.labels).astype(np.float64)
+    correct = (sample.found.label == sample.labels).astype(np.float64)
     credit = correct * sample.row_weights() if by_class else correct
     divisor = 1 if by_class else len(sample.known)
     rates = np.arange(n_unknown + 1) / n_unknown
@@ -234,7 +228,7 @@ def _resampled_accuracy(sample: _Sample, n: int, seed: int) -> NDArray[np.float6
     values = np.full((n, 1), np.nan)
     if len(sample.known) == 0:
         return values
-    correct = sample.predicted == sample.labels
+    correct = sample.found.label == sample.labels
     weights = sample.row_weights()
     for block, known, _ in sample.blocks(n, seed):
         if sample.weights == "class":

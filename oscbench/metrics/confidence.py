@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from oscbench.labels import NEGATIVE
+from oscbench.labels import NEGATIVE, FloatArray, IntArray
 from oscbench.metrics.predictions import Weights, as_float, as_labels, known_weights
 
 
@@ -59,13 +59,45 @@ def confidence(
         raise ValueError(
             f"row {outside[0]} holds a value outside 0..1 ({len(outside)} such rows); probabilities wanted"
         )
+    return confidence_of_samples(
+        labels,
+        matrix[np.arange(len(matrix)), np.maximum(labels, 0)],
+        matrix[:, :n_known].max(axis=1),
+        n_known=n_known,
+        extra_output=matrix.shape[1] > n_known,
+        negative_labels=negative_labels,
+        weights=weights,
+    )
+
+
+def confidence_of_samples(
+    labels: IntArray,
+    right: FloatArray,
+    highest: FloatArray,
+    *,
+    n_known: int,
+    extra_output: bool,
+    negative_labels: Sequence[int] = (NEGATIVE,),
+    weights: Weights = "sample",
+) -> Confidence:
+    """``confidence`` where only two probabilities of each sample are at hand, as after a distributed validation.
+
+    Args:
+        labels: (N,) known 0..K-1, negative -1, unknown -2.
+        right: (N,) probability of a known sample's own class; those of other samples are not looked at.
+        highest: (N,) largest probability of a known class.
+        n_known: K.
+        extra_output: Whether the network has an output for negatives.
+        negative_labels: Which labels count as negative.
+        weights: ``class`` averages γ⁺ over known classes instead of samples.
+    """
     known = np.flatnonzero(labels >= 0)
     negative = np.flatnonzero(np.isin(labels, list(negative_labels)))
     of_known, of_negative = float("nan"), float("nan")
     if len(known):
-        right = matrix[known, labels[known]].astype(np.float64)
-        of_known = float(right.mean() if weights == "sample" else known_weights(labels[known], weights) @ right)
+        own = right[known].astype(np.float64)
+        of_known = float(own.mean() if weights == "sample" else known_weights(labels[known], weights) @ own)
     if len(negative):
-        offset = 1.0 / n_known if matrix.shape[1] == n_known else 0.0
-        of_negative = float(np.mean(1.0 - matrix[negative, :n_known].max(axis=1).astype(np.float64) + offset))
+        offset = 0.0 if extra_output else 1.0 / n_known
+        of_negative = float(np.mean(1.0 - highest[negative].astype(np.float64) + offset))
     return Confidence(of_known, of_negative, (of_known + of_negative) / 2)

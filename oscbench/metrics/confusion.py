@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oscbench.labels import UNKNOWN
-from oscbench.metrics.predictions import as_labels
+from oscbench.metrics.predictions import Predictions, Scores, as_labels
 from oscbench.metrics.threshold import decide
 
 
@@ -34,18 +34,22 @@ class OpenSetConfusion:
 
 
 def open_set_confusion(
-    labels: ArrayLike, class_index: ArrayLike, scores: ArrayLike, threshold: float
+    labels: ArrayLike, class_index: ArrayLike, scores: Scores, threshold: float, *, n_known: int | None = None
 ) -> OpenSetConfusion:
     """The open-set confusion matrix that Palechor et al. (WACV 2023) name as future work.
 
     Args:
         labels: (N,) known 0..K-1, negative -1, unknown -2.
         class_index: (N,) true class of every sample, those of negative and unknown samples included.
-        scores: (N, K), higher means more known.
+        scores: (N, K), higher means more known, or predictions.
         threshold: Accept a sample when its highest score is at or above it.
+        n_known: K, which predictions do not say and a matrix does.
     """
     decisions = decide(scores, threshold)
-    n_known = np.shape(scores)[1]
+    if not isinstance(scores, Predictions):
+        n_known = int(np.shape(scores)[1])
+    elif n_known is None or decisions.max(initial=-1) >= n_known:
+        raise ValueError(f"predictions need n_known above every predicted class, got {n_known}")
     labels = as_labels(labels, len(decisions), n_known)
     classes = np.asarray(class_index)
     if classes.shape != labels.shape:

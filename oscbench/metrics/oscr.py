@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from oscbench.labels import BoolArray, FloatArray, IntArray
 from oscbench.metrics.predictions import (
+    Scores,
     Weights,
     as_float,
     as_labels,
+    check_samples,
     check_unknown_label,
     known_weights,
-    predict,
     require_finite,
 )
 
@@ -53,7 +54,7 @@ class OscrCurve:
     n_unknown: int
 
 
-def oscr_curve(labels: ArrayLike, scores: ArrayLike, *, unknown_label: int, weights: Weights = "sample") -> OscrCurve:
+def oscr_curve(labels: ArrayLike, scores: Scores, *, unknown_label: int, weights: Weights = "sample") -> OscrCurve:
     """The OSCR curve of known samples against those labelled ``unknown_label``; O(N K + N log N).
 
     A known sample is classified correctly when its highest score is its own class's; the highest score of a
@@ -62,7 +63,7 @@ def oscr_curve(labels: ArrayLike, scores: ArrayLike, *, unknown_label: int, weig
 
     Args:
         labels: (N,) known 0..K-1, negative -1, unknown -2.
-        scores: (N, K), higher means more known; compared in their own type, never rounded.
+        scores: (N, K), higher means more known, or predictions; compared in their own type, never rounded.
         unknown_label: ``NEGATIVE`` or ``UNKNOWN``.
         weights: ``class`` averages CCR over known classes instead of samples.
 
@@ -72,32 +73,13 @@ def oscr_curve(labels: ArrayLike, scores: ArrayLike, *, unknown_label: int, weig
     >>> curve.thresholds.tolist(), curve.ccr.tolist(), curve.fpr.tolist()
     ([-inf, 0.6, 0.7, 0.9], [1.0, 1.0, 0.5, 0.5], [1.0, 1.0, 1.0, 0.0])
     """
-    predicted, confidence = predict(scores)
-    as_labels(labels, len(predicted), np.shape(scores)[1])
-    return oscr_curve_from_predictions(labels, predicted, confidence, unknown_label=unknown_label, weights=weights)
-
-
-def oscr_curve_from_predictions(
-    labels: ArrayLike,
-    predicted: IntArray,
-    confidence: FloatArray,
-    *,
-    unknown_label: int,
-    weights: Weights = "sample",
-) -> OscrCurve:
-    """``oscr_curve`` from each sample's predicted class (N,) and the score of that class (N,)."""
     check_unknown_label(unknown_label)
-    scores = as_float(confidence, "confidence", ndim=1)
-    labels = as_labels(labels, len(scores))
-    predicted = np.asarray(predicted)
-    if predicted.shape != scores.shape:
-        raise ValueError(f"predicted has shape {predicted.shape}, confidence {scores.shape}")
-    require_finite(scores, "confidence")
+    labels, (predicted, highest) = check_samples(labels, scores)
     known = labels >= 0
     n_known = int(np.count_nonzero(known))
     correct = predicted == labels
-    unknown_scores = np.sort(scores[labels == unknown_label])
-    thresholds, n_reached = _thresholds(np.sort(scores[correct]), unknown_scores)
+    unknown_scores = np.sort(highest[labels == unknown_label])
+    thresholds, n_reached = _thresholds(np.sort(highest[correct]), unknown_scores)
     at_threshold = np.bincount(np.searchsorted(thresholds, unknown_scores), minlength=len(thresholds))
     n_unknown_reached = _from_above(at_threshold)
     if weights == "sample":
@@ -105,7 +87,7 @@ def oscr_curve_from_predictions(
         ccr = _share(n_reached - n_unknown_reached, n_known)
     else:
         credit = known_weights(labels[known], weights)[correct[known]]
-        places = np.searchsorted(thresholds, scores[correct])
+        places = np.searchsorted(thresholds, highest[correct])
         ccr = _share(_from_above(np.bincount(places, credit, minlength=len(thresholds))), min(n_known, 1))
     return OscrCurve(
         thresholds=thresholds,
@@ -158,7 +140,7 @@ def ccr_at_fpr(curve: OscrCurve, fpr: float, *, rule: CcrRule = "inclusive") -> 
 def ccr_of_many(
     labels: ArrayLike,
     predicted: IntArray,
-    confidence: FloatArray,
+    score: FloatArray,
     *,
     unknown_label: int,
     fprs: Sequence[float] = FPRS,
@@ -172,18 +154,18 @@ def ccr_of_many(
     Args:
         labels: (N,) known 0..K-1, negative -1, unknown -2.
         predicted: (N, S) predicted classes.
-        confidence: (N, S) scores of those classes.
+        score: (N, S) scores of those classes.
         unknown_label: ``NEGATIVE`` or ``UNKNOWN``.
         fprs: F rates.
         rule: As in ``ccr_at_fpr``.
     """
     check_unknown_label(unknown_label)
     _check_rule(rule)
-    scores = np.ascontiguousarray(as_float(confidence, "confidence", ndim=2).T)  # (S, N): one row per classifier
+    scores = np.ascontiguousarray(as_float(score, "score", ndim=2).T)  # (S, N): one row per classifier
     labels = as_labels(labels, scores.shape[1])
-    if np.shape(predicted) != np.shape(confidence):
-        raise ValueError(f"predicted has shape {np.shape(predicted)}, confidence {np.shape(confidence)}")
-    require_finite(np.max(np.abs(scores), axis=0, initial=0.0), "confidence")
+    if np.shape(predicted) != np.shape(score):
+        raise ValueError(f"predicted has shape {np.shape(predicted)}, score {np.shape(score)}")
+    require_finite(np.max(np.abs(scores), axis=0, initial=0.0), "scores")
     known = labels >= 0
     correct_scores = np.where(np.asarray(predicted).T[:, known] == labels[known], scores[:, known], -np.inf)
     unknown_scores = scores[:, labels == unknown_label]

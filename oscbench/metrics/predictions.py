@@ -16,36 +16,64 @@ _BLOCK_BYTES: Final = 1 << 20  # a block stays in cache between the search for t
 
 
 class Predictions(NamedTuple):
-    """Predicted class (N,) and its score (N,), in the type of the scores."""
+    """Predicted class (N,) and its score (N,), higher means more known: all that any metric looks at."""
 
-    predicted: IntArray
-    confidence: FloatArray
+    label: IntArray
+    score: FloatArray
 
 
-def predict(scores: ArrayLike) -> Predictions:
+Scores = ArrayLike | Predictions
+"""What every metric takes: (N, K) scores, of which each row's highest counts, or the predictions themselves."""
+
+
+def predict(scores: Scores) -> Predictions:
     """Class with the highest score (the lowest class among equals) and that score, per row.
 
     Args:
-        scores: (N, K), higher means more known; NaN and infinity are refused with the number of their row.
+        scores: (N, K), higher means more known, or predictions, which are checked and returned as they are; NaN and
+            infinity are refused with the number of their row.
 
-    >>> predict([[0.2, 0.8], [0.5, 0.5]]).predicted.tolist()
+    >>> predict([[0.2, 0.8], [0.5, 0.5]]).label.tolist()
     [1, 0]
     """
+    if isinstance(scores, Predictions):
+        return _checked(scores)
     matrix = as_float(scores, "scores", ndim=2)
     if matrix.shape[1] == 0:
         raise ValueError(f"scores have no columns: shape {matrix.shape}")
-    predicted = np.empty(len(matrix), dtype=np.intp)
-    confidence = np.empty(len(matrix), dtype=matrix.dtype)
+    label = np.empty(len(matrix), dtype=np.intp)
+    score = np.empty(len(matrix), dtype=matrix.dtype)
     step = max(1, _BLOCK_BYTES // (matrix.shape[1] * matrix.itemsize))
     for start in range(0, len(matrix), step):
         block = matrix[start : start + step]
         best = block.argmax(axis=1)
-        predicted[start : start + step] = best
-        confidence[start : start + step] = block[np.arange(len(block)), best]
+        label[start : start + step] = best
+        score[start : start + step] = block[np.arange(len(block)), best]
         if not np.isfinite(block.min()):  # NaN and minus infinity; plus infinity is a maximum and seen below
             _refuse_not_finite(block, start)
-    require_finite(confidence, "scores")
-    return Predictions(predicted, confidence)
+    require_finite(score, "scores")
+    return Predictions(label, score)
+
+
+def _checked(found: Predictions) -> Predictions:
+    score = as_float(found.score, "score", ndim=1)
+    label = np.asarray(found.label)
+    if label.shape != score.shape:
+        raise ValueError(f"predicted labels have shape {label.shape}, scores {score.shape}")
+    if label.size and not np.issubdtype(label.dtype, np.integer):
+        raise ValueError(f"predicted labels must be integers, got {label.dtype}")
+    outside = np.flatnonzero(label < 0)
+    if len(outside):
+        raise ValueError(f"predicted label {label[outside[0]]} in row {outside[0]} is no known class")
+    require_finite(score, "scores")
+    return Predictions(label, score)
+
+
+def check_samples(labels: ArrayLike, scores: Scores) -> tuple[IntArray, Predictions]:
+    """Checked labels and predictions; only a matrix says how many classes there are, and bounds the labels by it."""
+    found = predict(scores)
+    n_known = None if isinstance(scores, Predictions) else np.shape(scores)[1]
+    return as_labels(labels, len(found.label), n_known), found
 
 
 def as_float(values: ArrayLike, name: str, *, ndim: int) -> NDArray[Any]:

@@ -6,27 +6,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from oscbench.labels import FloatArray, IntArray
-from oscbench.metrics.predictions import (
-    Weights,
-    as_float,
-    as_labels,
-    check_unknown_label,
-    known_weights,
-    predict,
-    require_finite,
-)
+from oscbench.metrics.predictions import Scores, Weights, check_samples, check_unknown_label, known_weights
 
 
-def closed_set_accuracy(labels: ArrayLike, scores: ArrayLike, *, weights: Weights = "sample") -> float:
+def closed_set_accuracy(labels: ArrayLike, scores: Scores, *, weights: Weights = "sample") -> float:
     """Share of the known samples whose highest score is their own class's; NaN without any.
 
     Args:
         labels: (N,) known 0..K-1; negative and unknown samples are ignored.
-        scores: (N, K).
+        scores: (N, K), or predictions.
         weights: ``class`` averages over classes instead of samples.
     """
-    predicted, _ = predict(scores)
-    labels = as_labels(labels, len(predicted), np.shape(scores)[1])
+    labels, (predicted, _) = check_samples(labels, scores)
     known = labels >= 0
     correct = predicted[known] == labels[known]
     if not known.any():
@@ -36,14 +27,14 @@ def closed_set_accuracy(labels: ArrayLike, scores: ArrayLike, *, weights: Weight
     return float(known_weights(labels[known], weights) @ correct)
 
 
-def auroc(labels: ArrayLike, scores: ArrayLike, *, unknown_label: int, weights: Weights = "sample") -> float:
+def auroc(labels: ArrayLike, scores: Scores, *, unknown_label: int, weights: Weights = "sample") -> float:
     """Chance that a known sample scores above an unknown one, an equal score counting one half; NaN without either.
 
     All known samples count, correctly classified or not.
 
     Args:
         labels: (N,) known 0..K-1, negative -1, unknown -2.
-        scores: (N, K), of which the maximum of each row is used, or those maxima (N,).
+        scores: (N, K), of which the maximum of each row is used, or predictions.
         unknown_label: ``NEGATIVE`` or ``UNKNOWN``; the other kind is ignored.
         weights: ``class`` gives each known class the same weight.
     """
@@ -58,7 +49,7 @@ def auroc(labels: ArrayLike, scores: ArrayLike, *, unknown_label: int, weights: 
     return float(known_weights(known_labels, weights) @ wins / (2 * len(unknown)))
 
 
-def average_precision(labels: ArrayLike, scores: ArrayLike, *, unknown_label: int) -> float:
+def average_precision(labels: ArrayLike, scores: Scores, *, unknown_label: int) -> float:
     """Precision averaged over recall, known samples being the positive ones; NaN without either kind.
 
     The sum of (R_i - R_{i-1}) P_i over the distinct scores from above, without interpolation. It depends on how many
@@ -75,19 +66,12 @@ def average_precision(labels: ArrayLike, scores: ArrayLike, *, unknown_label: in
     return float(np.sum(gained / len(known) * true_positives / (true_positives + false_positives)))
 
 
-def _split(labels: ArrayLike, scores: ArrayLike, unknown_label: int) -> tuple[IntArray, FloatArray, FloatArray]:
+def _split(labels: ArrayLike, scores: Scores, unknown_label: int) -> tuple[IntArray, FloatArray, FloatArray]:
     """Labels and maximum scores of the known samples, and maximum scores of the unknown ones."""
     check_unknown_label(unknown_label)
-    n_known = None
-    if np.ndim(scores) == 2:
-        n_known = np.shape(scores)[1]
-        confidence = predict(scores).confidence
-    else:
-        confidence = as_float(scores, "scores", ndim=1)
-        require_finite(confidence, "scores")
-    labels = as_labels(labels, len(confidence), n_known)
+    labels, (_, score) = check_samples(labels, scores)
     known = labels >= 0
-    return labels[known], confidence[known], confidence[labels == unknown_label]
+    return labels[known], score[known], score[labels == unknown_label]
 
 
 def openness(n_training: int, n_testing: int, n_target: int | None = None) -> float:

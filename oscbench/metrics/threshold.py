@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics.bootstrap import Interval, bootstrap
 from oscbench.metrics.oscr import oscr_curve, threshold_index
-from oscbench.metrics.predictions import Weights, as_labels, check_unknown_label, known_weights, predict
+from oscbench.metrics.predictions import Scores, Weights, check_samples, check_unknown_label, known_weights, predict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Threshold:
 
 def threshold_for_fpr(
     labels: ArrayLike,
-    scores: ArrayLike,
+    scores: Scores,
     fpr: float,
     *,
     unknown_label: int = NEGATIVE,
@@ -60,7 +60,7 @@ def threshold_for_fpr(
 
     Args:
         labels: (N,) of the validation samples.
-        scores: (N, K), higher means more known.
+        scores: (N, K), higher means more known, or predictions.
         fpr: The rate one can afford, within 0..1; at 1 the threshold is minus infinity.
         unknown_label: On which samples the rate is kept; negatives unless told otherwise.
         weights: ``class`` gives each known class the same weight in CCR.
@@ -89,12 +89,12 @@ def threshold_for_fpr(
 
 
 def operating_point(
-    labels: ArrayLike, scores: ArrayLike, threshold: float, *, unknown_label: int, weights: Weights = "sample"
+    labels: ArrayLike, scores: Scores, threshold: float, *, unknown_label: int, weights: Weights = "sample"
 ) -> OperatingPoint:
     """CCR and FPR of a given threshold, ``>=`` on both sides."""
     check_unknown_label(unknown_label)
-    decisions = decide(scores, threshold)
-    labels = as_labels(labels, len(decisions), np.shape(scores)[1])
+    labels, found = check_samples(labels, scores)
+    decisions = decide(found, threshold)
     known, unknown = labels >= 0, labels == unknown_label
     n_known, n_unknown = int(np.count_nonzero(known)), int(np.count_nonzero(unknown))
     correct = decisions[known] == labels[known]
@@ -117,7 +117,7 @@ def operating_point(
     )
 
 
-def decide(scores: ArrayLike, threshold: float) -> NDArray[np.int64]:
+def decide(scores: Scores, threshold: float) -> NDArray[np.int64]:
     """(N,) the class with the highest score where that reaches ``threshold``, else ``UNKNOWN`` (-2).
 
     >>> decide([[0.9, 0.1], [0.4, 0.6]], 0.7).tolist()
@@ -125,7 +125,7 @@ def decide(scores: ArrayLike, threshold: float) -> NDArray[np.int64]:
     """
     if np.isnan(threshold):
         raise ValueError("the threshold is NaN")
-    predicted, confidence = predict(scores)
+    predicted, score = predict(scores)
     # A numpy scalar: a Python float would be rounded to the type of the scores before it is compared.
-    accepted = confidence >= np.float64(threshold)
+    accepted = score >= np.float64(threshold)
     return np.where(accepted, predicted, UNKNOWN).astype(np.int64)

@@ -2,7 +2,8 @@
 
 Only the top alpha logits of a query change, so a setting costs alpha exponentials per query however many classes there
 are: the unrevised logits are sorted and summed once. Both entry points run the same arithmetic in the same order and
-therefore agree to the last bit.
+therefore agree to the last bit. The scores as published are a path of their own, by the very operations, and in the
+precision, of the code behind the published tables.
 """
 
 # mypy: disable-error-code=untyped-decorator
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import torch
 from numba import njit
 from numpy.typing import NDArray
 
@@ -25,6 +27,9 @@ Int64 = NDArray[np.int64]
 
 BLOCK: Final = 128
 """Queries that a thread takes at a time."""
+
+SINGLE_BLOCK: Final = 4096
+"""Queries whose published scores are computed at a time, to bound the memory."""
 
 
 class TailFits(NamedTuple):
@@ -78,10 +83,11 @@ def score_setting(
         ranked: Logits of the queries.
         distances: (Q, K) from each query to each class's mean.
         fits: One fit per class.
-        alpha: How many of the largest logits are revised, at most K.
+        alpha: How many of the largest logits are revised, at most K; more are refused.
         offset: 0 for weights (alpha - i) / alpha, 1 for (alpha + 1 - i) / alpha.
         log: Logarithms instead of probabilities.
     """
+    _check_alphas(alpha, ranked.value.shape[1])
     scores = np.empty_like(ranked.value)
     _score_setting(*ranked, distances, *fits, alpha, _weights(alpha, offset)[0], log, scores)
     return scores
@@ -101,8 +107,8 @@ def best_of_grid(
 
     Equal scores go to the lowest column, as in ``argmax`` over what ``score_setting`` returns.
     """
-    # Clipped tails and alphas make settings equal; sorted, those that share a fit come one after the other.
-    distinct, position = np.unique(np.stack([fit_idx, alphas, offsets], axis=1), axis=0, return_inverse=True)
+    _check_alphas(alphas, logits.shape[1])
+    distinct, position = _distinct_settings(fit_idx, alphas, offsets)
     weights = _weights(distinct[:, 1], distinct[:, 2])
     shape = (len(distinct), len(logits))  # a setting's queries side by side, as the metrics read them
     best, score = np.empty(shape, np.int32), np.empty(shape)
@@ -113,6 +119,79 @@ def best_of_grid(
 
     _on_blocks(rows, len(logits))
     return best[position].T, score[position].T
+
+
+def published_scores(
+    logits: FloatArray, distances: Float64, fits: TailFits, *, alpha: int, offset: int
+) -> NDArray[np.float32]:
+    """(Q, K) probabilities of one setting whose fits have F = 1, as the code behind the published tables has them.
+
+    That code computes knownness in double precision, and from the weights on in single precision. Arguments as for
+    ``score_setting``.
+    """
+    return _single_scores(_rank_single(logits), _knownness_of(distances, fits, 0), alpha, offset)
+
+
+def best_of_published_grid(
+    logits: FloatArray, distances: Float64, fits: TailFits, fit_idx: Int64, alphas: Int64, offsets: Int64
+) -> tuple[NDArray[np.int32], Float64]:
+    """``best_of_grid`` on ``published_scores``, equal to them to the last bit."""
+    distinct, position = _distinct_settings(fit_idx, alphas, offsets)
+    best, score = np.empty((len(distinct), len(logits)), np.int32), np.empty((len(distinct), len(logits)))
+    for first in range(0, len(logits), SINGLE_BLOCK):
+        part = slice(first, first + SINGLE_BLOCK)
+        ranked, fitted = _rank_single(logits[part]), -1
+        for s, (f, alpha, offset) in enumerate(distinct):
+            if f != fitted:
+                fitted, known = f, _knownness_of(distances[part], fits, f)
+            probabilities = _single_scores(ranked, known, alpha, offset)
+            best[s, part] = np.argmax(probabilities, axis=1)
+            score[s, part] = np.max(probabilities, axis=1)
+    return best[position].T, score[position].T
+
+
+def _rank_single(logits: FloatArray) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits of each query in falling order, and the column of each rank."""
+    value, order = torch.sort(torch.from_numpy(np.array(logits, np.float32)), descending=True, stable=True, dim=1)
+    return value, order
+
+
+def _single_scores(
+    ranked: tuple[torch.Tensor, torch.Tensor], known: Float64, alpha: int, offset: int
+) -> NDArray[np.float32]:
+    """The steps of the published code in its order and its types: each product and sum is rounded where it rounds."""
+    value, order = ranked
+    _check_alphas(alpha, value.shape[1])
+    rank = torch.arange(1, int(alpha) + 1, dtype=torch.float32)
+    share = (int(alpha) + int(offset) - rank) / int(alpha)
+    kept = torch.ones_like(value)
+    kept[:, :alpha] = (1 - share * torch.gather(torch.from_numpy(1.0 - known), 1, order[:, :alpha])).float()
+    unknown = torch.sum(value * (1 - kept), dim=1)
+    revised = torch.scatter(torch.empty_like(value), 1, order, value * kept)
+    probabilities = torch.softmax(torch.cat([unknown[:, None], revised], dim=1), dim=1)
+    return np.asarray(probabilities[:, 1:].numpy())
+
+
+def _knownness_of(distances: Float64, fits: TailFits, f: int) -> Float64:
+    """(Q, K) knownness by one row of the fits."""
+    known = np.empty_like(distances)
+    _knownness_matrix(distances, fits.shape[f], fits.log_scale[f], fits.shift[f], known)
+    return known
+
+
+def _check_alphas(alphas: Int64 | int, n_classes: int) -> None:
+    """The kernels read the first alpha ranks without looking whether there are so many."""
+    most, least = int(np.max(alphas)), int(np.min(alphas))
+    if most > n_classes or least < 1:
+        raise ValueError(f"alpha must be within 1..{n_classes}, the number of classes, got {least}..{most}")
+
+
+def _distinct_settings(fit_idx: Int64, alphas: Int64, offsets: Int64) -> tuple[Int64, Int64]:
+    """The settings that differ, and which of them each one is.
+
+    Clipped tails and alphas make settings equal; sorted, those that share a fit come one after the other.
+    """
+    return np.unique(np.stack([fit_idx, alphas, offsets], axis=1), axis=0, return_inverse=True)
 
 
 def _weights(alphas: Int64 | int, offsets: Int64 | int) -> Float64:
@@ -164,6 +243,13 @@ def _knownness(distance: float, shape: float, log_scale: float, shift: float) ->
     if g < -38.0 or g > 7.0:  # here it rounds to exactly 1 or 0
         return 1.0 if g < 0.0 else 0.0
     return math.exp(-math.exp(g))
+
+
+@njit(nogil=True, error_model="numpy", cache=True)
+def _knownness_matrix(distances: Any, shape: Any, log_scale: Any, shift: Any, known: Any) -> None:
+    for q in range(distances.shape[0]):
+        for k in range(distances.shape[1]):
+            known[q, k] = _knownness(distances[q, k], shape[k], log_scale[k], shift[k])
 
 
 @njit(nogil=True, error_model="numpy", forceinline=True, cache=True)

@@ -19,7 +19,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -65,13 +64,6 @@ def fit_low_tails(distances: NDArray[Any] | torch.Tensor, multiplier: float) -> 
     return fit_log_tails(torch.log1p(multiplier * (d.amax(dim=1, keepdim=True) - d)))
 
 
-def fit_high_tails(distances: NDArray[Any] | torch.Tensor, multiplier: float) -> WeibullFits:
-    """Fits of (M, t) largest distances: x = 1 + κ (d - min) along each row, in any order (OpenMax)."""
-    d = torch.as_tensor(distances, dtype=torch.float64)
-    _check_tails(d, multiplier)
-    return fit_log_tails(torch.log1p(multiplier * (d - d.amin(dim=1, keepdim=True))))
-
-
 def fit_log_tails(log_x: torch.Tensor) -> WeibullFits:
     """Fits of (M, t) tails given as v = ln x >= 0.
 
@@ -109,12 +101,6 @@ def probability_of(exponent_log: torch.Tensor) -> torch.Tensor:
     """1 - exp(-e^g), computed as published, so that it saturates at exactly 0 (g < -37) and 1 (g > 3.6)."""
     # Nothing changes beyond these limits, but exp is slow by orders of magnitude where it over- or underflows.
     return 1.0 - torch.exp(-torch.exp(exponent_log.clamp(-40.0, 5.0)))
-
-
-def cdf(x: torch.Tensor, shape: torch.Tensor, log_scale: torch.Tensor) -> torch.Tensor:
-    """Weibull distribution function 1 - exp(-(x / scale)^shape), 0 where x <= 0."""
-    below = x <= 0
-    return probability_of(log_exponent(x, shape, log_scale, floor=np.finfo(np.float64).tiny)).masked_fill(below, 0.0)
 
 
 def _check_tails(d: torch.Tensor, multiplier: float) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,37 +13,57 @@ from numpy.typing import NDArray
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import FloatArray, ProgressFn, check_finite
-from oscbench.registry import Registry
+from oscbench.metrics import Predictions, predict
+from oscbench.notes import Note
+from oscbench.registry import Entry, NoParams, Registry
 
-ScoreKind = Literal["log", "probability", "logit"]
-"""``log``: a logarithm, never saturating; ``probability``: as published; ``logit``: the network's own output."""
+ScoreKind = Literal["log", "probability", "logit", "native", "published"]
+"""``log``: a logarithm, never saturating; ``probability``: in float64, saturating; ``logit``: the network's own output;
+``native``: the method's own unbounded scale; ``published``: exactly as the code behind the published tables computes
+it, in single precision where that does, for comparison cell by cell."""
 
-NEVER_WINS = {"probability": -1.0, "log": float(np.finfo(np.float64).min)}
+Need = Literal["logits", "pooled", "head"]
+"""``logits``: refused without; ``pooled``: reads the penultimate layer, so pooled vectors travel along where they were
+kept; ``head``: asks the training rows for their head. The embedding is always there."""
+
+NEVER_WINS: Final = {"probability": -1.0, "published": -1.0, "log": float(np.finfo(np.float64).min)}
 """Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
 
 T = TypeVar("T")
 
 
 class PostProcessor(Protocol):
-    """Turns network outputs into scores: fitted on training rows, blind to the labels of what it scores.
+    """Turns network outputs into decisions: fitted on training rows, blind to the labels of what it scores.
 
-    The constructor takes the algorithm's parameter record and the score kind, stores them, computes nothing.
-    A class that gives other kinds than ``log`` and ``probability`` lists them in ``score_kinds``.
-    One that reads pooled features sets ``uses_pooled``: a search sends them to the cluster only then.
+    The constructor takes the algorithm's parameter record and the score kind, stores them, computes nothing. A method
+    registered with ``per_class`` also has ``score(inputs)``, (N, K) float64, whose argmax and max ``predict`` gives.
+
+    Attributes:
+        score_kind: The scale of its scores.
+        notes: What ``fit`` had to bend, one note each.
     """
 
     score_kind: ScoreKind
+    notes: tuple[Note, ...] = ()
 
     def fit(self, train: FeatureSet) -> Self:
         """Learns from the training rows and returns itself."""
         ...
 
-    def score(self, inputs: Inputs) -> NDArray[np.float64]:
-        """(N, K) scores: higher is more known, argmax is the predicted class, max goes to the threshold."""
+    def predict(self, inputs: Inputs) -> Predictions:
+        """Predicted class (N,) int32, and its score (N,) float64 for the threshold: higher is more known."""
         ...
 
 
-class GridPostProcessor(PostProcessor, Protocol):
+class GridAnswer(NamedTuple):
+    """Predicted class and its score for every query and setting, both (Q, S), and what had to be bent."""
+
+    label: NDArray[np.int32]
+    score: NDArray[np.float64]
+    notes: tuple[Note, ...] = ()
+
+
+class OnePass(PostProcessor, Protocol):
     """A post-processor whose settings share most of their work and can be evaluated in one pass."""
 
     @classmethod
@@ -55,17 +76,147 @@ class GridPostProcessor(PostProcessor, Protocol):
         score_kind: ScoreKind,
         source: Any = None,
         progress: ProgressFn | None = None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Predicted class and its score, both (Q, S): the argmax and max of ``score`` for each setting."""
+    ) -> GridAnswer:
+        """What ``fit`` and ``predict`` would say of each setting.
+
+        Args:
+            train: Rows to fit on.
+            queries: Rows to score.
+            settings: Hyperparameters.
+            score_kind: The scale of the scores.
+            source: What ``open_source`` gave for these rows; default: this process, from the beginning.
+            progress: Called as ``progress(done, total)``.
+        """
         ...
 
+    @classmethod
+    def open_source(
+        cls,
+        train: FeatureSet,
+        settings: Sequence[Any],
+        make_source: Callable[..., Any] | None = None,
+        progress: ProgressFn | None = None,
+    ) -> Any:
+        """What many calls of ``best_of_settings`` with settings like these can share; ``None`` for nothing.
 
-POSTPROCESSORS: Registry[Callable[..., PostProcessor]] = Registry("postprocessors", "algorithm")
+        Args:
+            train: Rows to fit on.
+            settings: Between these all settings lie.
+            make_source: Who computes, for methods that know of sources; default: this process.
+            progress: Called as ``progress(done, total)``.
+        """
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoParams:
-    """The parameter record of a method that has no hyperparameters."""
+class Method(Entry[Callable[..., PostProcessor]]):
+    """A registered post-processor with what others must know before they make one.
+
+    Attributes:
+        needs: Arrays besides the embedding.
+        score_kinds: Kinds of score it gives, the default first.
+        per_class: Whether it has ``score``, a number per class.
+        one_pass: Whether it is a ``OnePass``.
+    """
+
+    needs: frozenset[Need]
+    score_kinds: tuple[ScoreKind, ...]
+    per_class: bool
+    one_pass: bool
+
+    @property
+    def shares_work(self) -> bool:
+        """Whether ``open_source`` keeps anything between calls."""
+        if not self.one_pass:
+            return False
+        kept: Any = self.grid.open_source
+        usual: Any = OnePass.open_source
+        return kept.__func__ is not usual.__func__
+
+    def __post_init__(self) -> None:
+        claimed = ["fit", "predict", *(["score"] if self.per_class else [])]
+        claimed += ["best_of_settings", "open_source"] if self.one_pass else []
+        missing = [name for name in claimed if _is_missing(self.value, name)]
+        if missing:
+            raise TypeError(f"{self.value!r} is registered as {self.name!r} without {', '.join(missing)}")
+        for wrong in (set(self.needs) - set(get_args(Need)), set(self.score_kinds) - set(get_args(ScoreKind))):
+            if wrong:
+                raise TypeError(
+                    f"{self.name!r} is registered with {', '.join(sorted(map(str, wrong)))}, which is unknown"
+                )
+        if not self.score_kinds:
+            raise TypeError(f"{self.name!r} is registered without a score kind")
+
+    @property
+    def grid(self) -> type[OnePass]:
+        """The class of a method that is ``one_pass``."""
+        return cast(type[OnePass], self.value)
+
+    def require(self, inputs: Inputs) -> None:
+        """Refuses inputs that lack what the method needs; a head is asked for, and perhaps recovered, by ``fit``."""
+        if "logits" in self.needs:
+            inputs.require_logits(self.label)
+
+
+def _is_missing(value: Any, name: str) -> bool:
+    """Whether a class lacks a method, or only has what the protocols say about it."""
+    found = inspect.getattr_static(value, name, None)
+    said = (vars(PostProcessor).get(name), vars(OnePass).get(name))
+    return found is None or (found in said and name != "open_source")
+
+
+class MethodRegistry(Registry[Callable[..., PostProcessor]]):
+    """The post-processors, each with what it needs and gives."""
+
+    def register(  # type: ignore[override]
+        self,
+        name: str,
+        *,
+        label: str | None = None,
+        params: type[Any] = NoParams,
+        paper: str = "",
+        needs: Iterable[Need] = (),
+        score_kinds: tuple[ScoreKind, ...] = ("log", "probability"),
+        per_class: bool = True,
+        one_pass: bool = False,
+    ) -> Callable[[type[T]], type[T]]:
+        """Decorator that registers a class under ``name``; one without the methods it claims is refused.
+
+        Args:
+            name: As the user types it.
+            label: As tables show it.
+            params: Its parameter record.
+            paper: Where it is described.
+            needs: Arrays besides the embedding.
+            score_kinds: Kinds of score it gives, the default first.
+            per_class: Whether it has ``score``.
+            one_pass: Whether it has ``best_of_settings`` and ``open_source``.
+        """
+
+        def add(value: type[T]) -> type[T]:
+            self.add(
+                Method(
+                    name=name,
+                    value=cast(Callable[..., PostProcessor], value),
+                    label=label or name,
+                    params=params,
+                    paper=paper,
+                    needs=frozenset(needs),
+                    score_kinds=score_kinds,
+                    per_class=per_class,
+                    one_pass=one_pass,
+                )
+            )
+            return value
+
+        return add
+
+    def info(self, name: str) -> Method:
+        """The entry called ``name``."""
+        return cast(Method, super().info(name))
+
+
+POSTPROCESSORS: Final = MethodRegistry("postprocessors", "algorithm")
 
 
 def usable_score_kind(algorithm: str, wanted: ScoreKind) -> ScoreKind:
@@ -73,21 +224,28 @@ def usable_score_kind(algorithm: str, wanted: ScoreKind) -> ScoreKind:
 
     A method with a single kind answers in that one, whatever is asked; tables name the kind that was used.
     """
-    kinds: tuple[ScoreKind, ...] = getattr(POSTPROCESSORS.get(algorithm), "score_kinds", ("log", "probability"))
-    return kinds[0] if len(kinds) == 1 else require_score_kind(algorithm, wanted, kinds)
+    kinds = POSTPROCESSORS.info(algorithm).score_kinds
+    return kinds[0] if len(kinds) == 1 else require_score_kind(algorithm, wanted)
 
 
-def require_score_kind(who: str, kind: ScoreKind, kinds: tuple[ScoreKind, ...]) -> ScoreKind:
-    """``kind``, or a clear refusal when it is none of ``kinds``."""
-    if kind not in kinds:
-        raise UsageError(f"{who} has no score kind {kind!r}; use {' or '.join(kinds)}")
-    return kind
+def require_score_kind(algorithm: str, wanted: ScoreKind | None) -> ScoreKind:
+    """``wanted``, by default the method's first kind, or a clear refusal when it is none of the method's."""
+    method = POSTPROCESSORS.info(algorithm)
+    if wanted is not None and wanted not in method.score_kinds:
+        raise UsageError(f"{method.label} has no score kind {wanted!r}; use {' or '.join(method.score_kinds)}")
+    return wanted or method.score_kinds[0]
+
+
+def best_class(scores: NDArray[np.float64]) -> Predictions:
+    """The class with the highest score, the lowest among equals, and that score, where ``score`` decides both."""
+    label, score = predict(scores)
+    return Predictions(label.astype(np.int32), score)
 
 
 def require_fitted(state: T | None, who: str) -> T:
     """What ``fit`` left behind, or a clear refusal before ``fit``."""
     if state is None:
-        raise OscbenchError(f"{who} is not fitted yet; call fit(train) before score(inputs)")
+        raise OscbenchError(f"{who} is not fitted yet; call fit(train) before predict(inputs)")
     return state
 
 

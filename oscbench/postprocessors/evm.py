@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self, get_args
+from typing import Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +14,22 @@ from numpy.typing import NDArray
 from oscbench.errors import UsageError
 from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import NEGATIVE, ProgressFn, check_finite
+from oscbench.metrics import Predictions
+from oscbench.notes import Note, merge_notes
 from oscbench.numerics.evm.fits import FitCounts, InclusionKind
 from oscbench.numerics.evm.gallery import Gallery, Metric
-from oscbench.numerics.evm.source import LocalSource, NeighborSource
+from oscbench.numerics.evm.source import LocalSource, Meter, NeighborSource
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
+    GridAnswer,
+    OnePass,
     ScoreKind,
+    best_class,
     require_fitted,
     require_score_kind,
     require_width,
 )
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,30 +63,36 @@ class EvmParams:
             raise UsageError(f"metric must be one of {', '.join(get_args(Metric))}, got {self.metric!r}")
 
 
-@POSTPROCESSORS.register("evm", label="EVM", params=EvmParams, paper="arXiv:1506.06112")
-class Evm:
+@POSTPROCESSORS.register(
+    "evm",
+    label="EVM",
+    params=EvmParams,
+    paper="arXiv:1506.06112",
+    score_kinds=("log", "probability", "published"),
+    one_pass=True,
+)
+class Evm(OnePass):
     """Probability of inclusion in each known class, the largest over the class's training rows.
 
     For every correctly classified training row, its smallest distances d to rows of other classes are shifted to
     x = 1 + kappa (d_t - d), d_t the largest of the tail, and fitted by a Weibull distribution. A query at distance d is
     included by 1 - exp(-(x / scale)^shape) with x = 1 + kappa d_t - d, 0 where x is negative. The score kind ``log`` is
-    shape (ln max(x, 1e-6) - ln scale), which orders queries in the same way without ever saturating.
+    shape (ln max(x, 1e-6) - ln scale), which orders queries in the same way without ever saturating; ``published`` is
+    ``probability``, since the code behind the published tables computes it in double precision too.
 
     ``fit`` and ``score`` compute in float64; ``best_of_settings`` computes all settings of a search at once, in float32
     with the winners scored again in float64.
 
     Attributes:
         counts: How many tails were fitted, how many had no spread (a step at d = kappa d_t), how many were clipped.
-        notes: What ``fit`` had to bend, one line each. The same lines are logged.
+        notes: What ``fit`` had to bend.
     """
 
-    score_kinds: ClassVar[tuple[ScoreKind, ...]] = ("log", "probability")
-
-    def __init__(self, params: EvmParams | None = None, score_kind: ScoreKind = "log") -> None:
+    def __init__(self, params: EvmParams | None = None, score_kind: ScoreKind | None = None) -> None:
         self.params = params or EvmParams()
-        self.score_kind: ScoreKind = require_score_kind("EVM", score_kind, self.score_kinds)
+        self.score_kind: ScoreKind = require_score_kind("evm", score_kind)
         self.counts = FitCounts()
-        self.notes: tuple[str, ...] = ()
+        self.notes: tuple[Note, ...] = ()
         self._source: LocalSource | None = None
 
     def fit(self, train: FeatureSet) -> Self:
@@ -93,7 +101,7 @@ class Evm:
             source = LocalSource(self.gallery(train, self.params), precision="float64", keep_tails=False)
             source.fit([self.params])
         self._source, self.counts = source, source.counts
-        self.notes = _report(train, source.gallery, source.counts)
+        self.notes = tuple(_notes(train, source.gallery, source.counts))
         return self
 
     def score(self, inputs: Inputs) -> NDArray[np.float64]:
@@ -105,6 +113,10 @@ class Evm:
             kind = _inclusion_kind(self.score_kind)
             return source.shards[0].class_scores(inputs.embedding, 0, kind, NEVER_WINS[kind])
 
+    def predict(self, inputs: Inputs) -> Predictions:
+        """The class with the highest score, and that score."""
+        return best_class(self.score(inputs))
+
     @classmethod
     def best_of_settings(
         cls,
@@ -115,37 +127,43 @@ class Evm:
         score_kind: ScoreKind,
         source: NeighborSource | None = None,
         progress: ProgressFn | None = None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    ) -> GridAnswer:
         """Predicted class and its score, both (Q, S): distances once, all settings in one pass.
 
         Args:
             train: Rows to fit on.
             queries: Rows to score.
             settings: Hyperparameters.
-            score_kind: ``log`` or ``probability``.
+            score_kind: ``log``, ``probability`` or ``published``.
             source: Who computes, made for the ``gallery`` of these rows; default: this process in float32. Settings
                 with a cover threshold below 1 are always computed by this process.
             progress: Called as ``progress(done, total)``.
         """
-        kind = _inclusion_kind(require_score_kind("EVM", score_kind, cls.score_kinds))
+        kind = _inclusion_kind(require_score_kind("evm", score_kind))
         check_finite(queries.embedding, "embedding")
         require_width(queries.embedding, train.embedding.shape[1], "embeddings")
         label = np.empty((len(queries), len(settings)), np.int32)
         score = np.empty((len(queries), len(settings)))
+        notes: tuple[Note, ...] = ()
+        meter = Meter(progress, len(settings))
         for chosen, who in _computed_by(train, settings, source):
             with _usage_errors():
                 label[:, chosen], score[:, chosen] = who.best(
-                    queries.embedding, [settings[s] for s in chosen], score_kind=kind, progress=progress
+                    queries.embedding,
+                    [settings[s] for s in chosen],
+                    score_kind=kind,
+                    progress=meter.phase(len(chosen)),
                 )
-            _report(train, who.gallery, who.counts)
-        return label, score
+            notes = merge_notes(notes, _notes(train, who.gallery, who.counts))
+        return GridAnswer(label, score, notes)
 
     @classmethod
     def open_source(
         cls,
         train: FeatureSet,
         settings: Sequence[EvmParams],
-        make_source: Callable[[Gallery], NeighborSource] = LocalSource,
+        make_source: Callable[[Gallery], NeighborSource] | None = None,
+        progress: ProgressFn | None = None,
     ) -> NeighborSource | None:
         """A source for many calls of ``best_of_settings`` with settings like these: their tails are computed once.
 
@@ -153,13 +171,15 @@ class Evm:
             train: Rows to fit on.
             settings: Between these all settings lie; ``None`` is returned where they need different galleries.
             make_source: Who computes; default: this process.
+            progress: Called as ``progress(done, total)``.
         """
         if len({(params.metric, params.negatives) for params in settings}) != 1:
             return None
         longest = max(settings, key=lambda params: params.tail_size)
         with _usage_errors():
-            source = make_source(cls.gallery(train, longest))
-            source.best(train.embedding[:1], [longest])  # a source keeps the longest tails it was asked for
+            source = (make_source or LocalSource)(cls.gallery(train, longest))
+            # A source keeps the longest tails it was asked for.
+            source.best(train.embedding[:1], [longest], progress=progress)
         return source
 
     @staticmethod
@@ -194,10 +214,11 @@ def _computed_by(
     def needs(s: int) -> tuple[str, bool, bool]:
         return settings[s].metric, settings[s].negatives, source is None or settings[s].cover_threshold < 1
 
+    budget = source.memory_budget if source is not None else None
     for (_, _, here), group in itertools.groupby(sorted(range(len(settings)), key=needs), key=needs):
         chosen = list(group)
         if here or source is None:
-            yield chosen, LocalSource(Evm.gallery(train, settings[chosen[0]]))
+            yield chosen, LocalSource(Evm.gallery(train, settings[chosen[0]]), memory_budget=budget)
         else:
             yield chosen, source
 
@@ -222,18 +243,15 @@ def _usage_errors() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def _report(train: FeatureSet, gallery: Gallery, counts: FitCounts) -> tuple[str, ...]:
-    """Logs and returns a line for everything that was not as asked."""
-    notes = []
+def _notes(train: FeatureSet, gallery: Gallery, counts: FitCounts) -> Iterator[Note]:
+    """A note for everything that was not as asked."""
     if train.logits is None:
-        notes.append("EVM: no logits, so all known rows count as correctly classified")
+        yield Note("EVM: no logits, so all known rows count as correctly classified")
     if missing := gallery.empty_classes:
         names = ", ".join(train.classes[label] for label in missing[:5]) + (", …" if len(missing) > 5 else "")
-        notes.append(f"EVM: {len(missing)} classes have no correct training row and are never predicted: {names}")
+        form = f"EVM: {{}} classes have no correct training row and are never predicted: {names}"
+        yield Note(form, (len(missing),))
     if counts.constant:
-        notes.append(f"EVM: {counts.constant} of {counts.fits} tails have no spread and became a step")
+        yield Note("EVM: {} of {} tails have no spread and became a step", (counts.constant, counts.fits))
     if counts.clipped:
-        notes.append(f"EVM: {counts.clipped} of {counts.fits} tails were clipped to the rows of other classes")
-    for note in notes:
-        log.warning(note)
-    return tuple(notes)
+        yield Note("EVM: {} of {} tails were clipped to the rows of other classes", (counts.clipped, counts.fits))

@@ -9,63 +9,80 @@ from numpy.typing import NDArray
 
 from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import FloatArray
-from oscbench.numerics.softmax import log_softmax, softmax
+from oscbench.metrics import Predictions
+from oscbench.notes import Note
+from oscbench.numerics.softmax import log_softmax, single_softmax, softmax
 from oscbench.postprocessors.base import (
     POSTPROCESSORS,
-    NoParams,
     ScoreKind,
+    best_class,
     finite_logits,
     require_fitted,
     require_score_kind,
     require_width,
 )
+from oscbench.registry import NoParams
 
 
 class _LogitScore:
     """Shared by both: fitting only remembers how many outputs the network has."""
 
-    who: ClassVar[str]
-    score_kinds: ClassVar[tuple[ScoreKind, ...]]
+    name: ClassVar[str]
+    notes: tuple[Note, ...] = ()
 
     def __init__(self, params: NoParams | None = None, score_kind: ScoreKind | None = None) -> None:
         self.params = params or NoParams()
-        self.score_kind: ScoreKind = require_score_kind(self.who, score_kind or self.score_kinds[0], self.score_kinds)
+        self.score_kind: ScoreKind = require_score_kind(self.name, score_kind)
         self._n_outputs: int | None = None
 
     def fit(self, train: FeatureSet) -> Self:
         """Remembers the number of outputs; there is nothing to learn."""
-        self._n_outputs = finite_logits(train, self.who).shape[1]
+        self._n_outputs = finite_logits(train, self.name.upper()).shape[1]
         return self
 
-    def _logits(self, inputs: Inputs) -> FloatArray:
-        n_outputs = require_fitted(self._n_outputs, self.who)
-        return require_width(finite_logits(inputs, self.who), n_outputs, "logits")
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        """(N, K) scores of the known classes."""
+        n_outputs = require_fitted(self._n_outputs, self.name.upper())
+        logits = require_width(finite_logits(inputs, self.name.upper()), n_outputs, "logits")
+        return np.array(self._of_logits(logits)[:, : inputs.n_known], np.float64)
+
+    def predict(self, inputs: Inputs) -> Predictions:
+        """The class with the highest score, and that score."""
+        return best_class(self.score(inputs))
+
+    def _of_logits(self, logits: FloatArray) -> FloatArray:
+        raise NotImplementedError
 
 
-@POSTPROCESSORS.register("mss", label="MSS", params=NoParams, paper="arXiv:1610.02136")
+@POSTPROCESSORS.register(
+    "mss",
+    label="MSS",
+    paper="arXiv:1610.02136",
+    needs={"logits"},
+    score_kinds=("log", "probability", "published"),
+)
 class MaximumSoftmaxScore(_LogitScore):
     """Softmax over all C outputs, of which the first K are the scores (Hendrycks and Gimpel 2017).
 
-    A garbage output takes its share of the probability but is never predicted.
+    A garbage output takes its share of the probability but is never predicted. The score kind ``published`` is the
+    softmax in single precision: rows of a sure network tie at exactly 1 there, as they do in the published tables.
     """
 
-    who = "MSS"
-    score_kinds = ("log", "probability")
+    name = "mss"
 
-    def score(self, inputs: Inputs) -> NDArray[np.float64]:
-        """(N, K) softmax probabilities of the known classes, or their logarithms."""
-        logits = self._logits(inputs)
-        values = log_softmax(logits) if self.score_kind == "log" else softmax(logits)
-        return values[:, : inputs.n_known]
+    def _of_logits(self, logits: FloatArray) -> FloatArray:
+        if self.score_kind == "published":
+            return single_softmax(logits)
+        return log_softmax(logits) if self.score_kind == "log" else softmax(logits)
 
 
-@POSTPROCESSORS.register("mls", label="MLS", params=NoParams, paper="arXiv:2110.06207")
+@POSTPROCESSORS.register(
+    "mls", label="MLS", paper="arXiv:1911.11132, arXiv:2110.06207", needs={"logits"}, score_kinds=("logit",)
+)
 class MaximumLogitScore(_LogitScore):
-    """The first K logits themselves (Vaze et al. 2022)."""
+    """The first K logits themselves (Hendrycks et al. 2022, whom the evaluation paper cites; Vaze et al. 2022)."""
 
-    who = "MLS"
-    score_kinds = ("logit",)
+    name = "mls"
 
-    def score(self, inputs: Inputs) -> NDArray[np.float64]:
-        """(N, K) logits of the known classes."""
-        return np.array(self._logits(inputs)[:, : inputs.n_known], np.float64)
+    def _of_logits(self, logits: FloatArray) -> FloatArray:
+        return logits

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +12,30 @@ from numpy.typing import NDArray
 from oscbench.errors import UsageError
 from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import FloatArray, ProgressFn, check_finite
+from oscbench.metrics import Predictions
+from oscbench.notes import Note
 from oscbench.numerics.kernels import fit_rows
-from oscbench.numerics.openmax import TailFits, best_of_grid, mean_distances, rank_logits, score_setting
+from oscbench.numerics.openmax import (
+    TailFits,
+    best_of_grid,
+    best_of_published_grid,
+    mean_distances,
+    published_scores,
+    rank_logits,
+    score_setting,
+)
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
+    GridAnswer,
+    OnePass,
     ScoreKind,
+    best_class,
     finite_logits,
     require_fitted,
     require_score_kind,
     require_width,
 )
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +66,16 @@ class OpenMaxParams:
             raise UsageError(f"weights must be 'paper' or 'code', got {self.weights!r}")
 
 
-@POSTPROCESSORS.register("openmax", label="OpenMax", params=OpenMaxParams, paper="arXiv:1511.06233")
-class OpenMax:
+@POSTPROCESSORS.register(
+    "openmax",
+    label="OpenMax",
+    params=OpenMaxParams,
+    paper="arXiv:1511.06233",
+    needs={"logits"},
+    score_kinds=("log", "probability", "published"),
+    one_pass=True,
+)
+class OpenMax(OnePass):
     """Probabilities of the known classes after part of the top logits was moved to an unknown class.
 
     For each class the largest cosine distances d of its correct training rows to their mean are shifted to
@@ -65,18 +83,17 @@ class OpenMax:
     has the knownness w = exp(-(x / scale)^shape) with x = max(0, 1 + d - kappa d_t). Its i-th largest logit is
     multiplied by 1 - (alpha - i) / alpha (1 - w); the unknown logit is the sum of what was taken away, and the scores
     are the softmax over the 1 + K logits without the unknown one. A tail without spread is a step at d = kappa d_t.
+    The score kind ``published`` revises the logits and takes the softmax in single precision, as the code behind the
+    published tables does.
 
     Attributes:
-        notes: What ``fit`` had to bend, one line each: clipped tails or alpha, tails without spread, classes
-            without a correct row. The same lines are logged.
+        notes: What ``fit`` had to bend: clipped tails or alpha, tails without spread, classes without a correct row.
     """
 
-    score_kinds: ClassVar[tuple[ScoreKind, ...]] = ("log", "probability")
-
-    def __init__(self, params: OpenMaxParams | None = None, score_kind: ScoreKind = "log") -> None:
+    def __init__(self, params: OpenMaxParams | None = None, score_kind: ScoreKind | None = None) -> None:
         self.params = params or OpenMaxParams()
-        self.score_kind: ScoreKind = require_score_kind("OpenMax", score_kind, self.score_kinds)
-        self.notes: tuple[str, ...] = ()
+        self.score_kind: ScoreKind = require_score_kind("openmax", score_kind)
+        self.notes: tuple[Note, ...] = ()
         self._model: _Model | None = None
 
     def fit(self, train: FeatureSet) -> Self:
@@ -90,15 +107,18 @@ class OpenMax:
         model = require_fitted(self._model, "OpenMax")
         logits, distances = model.look_at(inputs)
         scores = np.full((len(inputs), model.classes.n_known), NEVER_WINS[self.score_kind])
-        scores[:, model.classes.usable] = score_setting(
-            rank_logits(logits),
-            distances,
-            model.fits,
-            alpha=int(model.alphas[0]),
-            offset=int(model.offsets[0]),
-            log=self.score_kind == "log",
-        )
+        alpha, offset = int(model.alphas[0]), int(model.offsets[0])
+        if self.score_kind == "published":
+            found: FloatArray = published_scores(logits, distances, model.fits, alpha=alpha, offset=offset)
+        else:
+            ranked, log = rank_logits(logits), self.score_kind == "log"
+            found = score_setting(ranked, distances, model.fits, alpha=alpha, offset=offset, log=log)
+        scores[:, model.classes.usable] = found
         return scores
+
+    def predict(self, inputs: Inputs) -> Predictions:
+        """The class with the highest score, and that score."""
+        return best_class(self.score(inputs))
 
     @classmethod
     def best_of_settings(
@@ -110,20 +130,22 @@ class OpenMax:
         score_kind: ScoreKind,
         source: Any = None,
         progress: ProgressFn | None = None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Predicted class and its score, both (Q, S), equal to the last bit to argmax and max of ``score``.
+    ) -> GridAnswer:
+        """Predicted class and its score, both (Q, S), equal to the last bit to ``predict``.
 
         Distances are computed once, each tail is fitted once, and all alpha share one sort; ``source`` is not used.
         """
-        require_score_kind("OpenMax", score_kind, cls.score_kinds)
+        require_score_kind("openmax", score_kind)
         model = _Model.fit(train, settings)
         logits, distances = model.look_at(queries)
-        best, score = best_of_grid(
-            logits, distances, model.fits, model.fit_idx, model.alphas, model.offsets, log=score_kind == "log"
-        )
+        grid = (logits, distances, model.fits, model.fit_idx, model.alphas, model.offsets)
+        if score_kind == "published":
+            best, score = best_of_published_grid(*grid)
+        else:
+            best, score = best_of_grid(*grid, log=score_kind == "log")
         if progress is not None:
             progress(len(settings), len(settings))
-        return model.classes.usable.astype(np.int32)[best], score
+        return GridAnswer(model.classes.usable.astype(np.int32)[best], score, model.notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +203,7 @@ class _Model:
     fit_idx: NDArray[np.int64]
     alphas: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     @classmethod
     def fit(cls, train: FeatureSet, settings: Sequence[OpenMaxParams]) -> _Model:
@@ -190,17 +212,13 @@ class _Model:
         pairs = [(min(params.tail_size, longest), params.distance_multiplier) for params in settings]
         distinct = list(dict.fromkeys(pairs))
         fits, constant = _fit_tails(classes, distinct)
-        losses, clippings = tuple(_losses(train, classes, constant)), tuple(_clippings(classes, settings))
-        for level, notes in ((logging.WARNING, losses), (logging.INFO, clippings)):
-            for note in notes:
-                log.log(level, "OpenMax: %s", note)
         return cls(
             classes=classes,
             fits=fits,
             fit_idx=np.array([distinct.index(pair) for pair in pairs]),
             alphas=np.array([min(params.alpha, len(classes.usable)) for params in settings]),
             offsets=np.array([int(params.weights == "code") for params in settings]),
-            notes=losses + clippings,
+            notes=(*_losses(train, classes, constant), *_clippings(classes, settings)),
         )
 
     def look_at(self, inputs: Inputs) -> tuple[FloatArray, NDArray[np.float64]]:
@@ -249,23 +267,27 @@ def _fit_tails(classes: _Classes, pairs: Sequence[tuple[int, float]]) -> tuple[T
     return TailFits(shape[..., 0], log_scale[..., 0], shift), constant[..., 0]
 
 
-def _losses(train: FeatureSet, classes: _Classes, constant: NDArray[np.bool_]) -> Iterator[str]:
-    """A line for the classes, and one for the tails, that could not be fitted."""
+def _losses(train: FeatureSet, classes: _Classes, constant: NDArray[np.bool_]) -> Iterator[Note]:
+    """A note for the classes, and one for the tails, that could not be fitted."""
     missing = np.setdiff1d(np.arange(train.n_known), classes.usable)
     if len(missing):
         names = ", ".join(train.classes[label] for label in missing[:5]) + (", …" if len(missing) > 5 else "")
-        yield f"{len(missing)} classes have no correct training row and are never predicted: {names}"
+        yield Note(
+            f"OpenMax: {{}} classes have no correct training row and are never predicted: {names}", (len(missing),)
+        )
     if constant.any():
-        yield f"{np.count_nonzero(constant)} of {constant.size} tails have no spread and became a step"
+        counts = (int(np.count_nonzero(constant)), constant.size)
+        yield Note("OpenMax: {} of {} tails have no spread and became a step", counts)
 
 
-def _clippings(classes: _Classes, settings: Sequence[OpenMaxParams]) -> Iterator[str]:
-    """A line for tail sizes, and one for alphas, that are larger than the data allow."""
+def _clippings(classes: _Classes, settings: Sequence[OpenMaxParams]) -> Iterator[Note]:
+    """A note for tail sizes, and one for alphas, that are larger than the data allow."""
     sizes = np.array([len(distances) for distances in classes.distances])
     tail_size = max(params.tail_size for params in settings)
     if (sizes < tail_size).any():
-        clipped_classes = f"{np.count_nonzero(sizes < tail_size)} of {len(sizes)} classes"
-        yield f"tail size {tail_size} clipped for {clipped_classes}, the smallest has {sizes.min()} correct rows"
+        counts = (tail_size, int(np.count_nonzero(sizes < tail_size)), len(sizes), int(sizes.min()))
+        yield Note("OpenMax: tail size {} clipped for {} of {} classes, the smallest has {} correct rows", counts)
     clipped = [params.alpha for params in settings if params.alpha > len(sizes)]
     if clipped:
-        yield f"alpha up to {max(clipped)} clipped to {len(sizes)} classes in {len(clipped)} settings"
+        numbers = (max(clipped), len(sizes), len(clipped))
+        yield Note("OpenMax: alpha up to {} clipped to {} classes in {} settings", numbers)

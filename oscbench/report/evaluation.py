@@ -89,8 +89,8 @@ class SplitFigures:
 
 def evaluate_split(split: str, scores: ScoreSet, options: Options) -> SplitFigures:
     """All figures of one set of scores."""
-    labels, matrix = scores.labels, scores.scores
-    accuracy = closed_set_accuracy(labels, matrix, weights=options.weights)
+    labels = scores.labels
+    accuracy = closed_set_accuracy(labels, scores.predictions, weights=options.weights)
     (interval,) = _intervals("accuracy", scores, [accuracy], options, None)
     return SplitFigures(
         split=split,
@@ -104,26 +104,27 @@ def evaluate_split(split: str, scores: ScoreSet, options: Options) -> SplitFigur
 
 
 def _recorded_confidence(scores: ScoreSet) -> Confidence | None:
-    recorded = scores.meta.details.get("confidence") if scores.meta is not None else None
+    recorded = scores.info.confidence if scores.info is not None else None
     if recorded is None:
         return None
-    return Confidence(*(math.nan if recorded[name] is None else recorded[name] for name in Confidence._fields))
+    values = (recorded[name] for name in Confidence._fields)
+    return Confidence(*(math.nan if value is None else value for value in values))
 
 
 def _against(kind: str, label: int, scores: ScoreSet, options: Options) -> AgainstKind:
-    labels, matrix = scores.labels, scores.scores
-    curve = oscr_curve(labels, matrix, unknown_label=label, weights=options.weights)
+    labels, found = scores.labels, scores.predictions
+    curve = oscr_curve(labels, found, unknown_label=label, weights=options.weights)
     n_classes = len(np.unique(scores.class_index[labels == label]))
     ccr = [ccr_at_fpr(curve, fpr, rule=options.rule) for fpr in FPRS]
-    area = auroc(labels, matrix, unknown_label=label, weights=options.weights)
+    area = auroc(labels, found, unknown_label=label, weights=options.weights)
     return AgainstKind(
         kind=kind,
         n=curve.n_unknown,
-        openness=openness(scores.n_known, scores.n_known + n_classes) if scores.meta is not None else math.nan,
+        openness=openness(scores.n_known, scores.n_known + n_classes) if scores.info is not None else math.nan,
         ccr=_intervals("ccr", scores, ccr, options, label),
         ccr_sum=ccr_fpr_sum(curve, rule=options.rule),
         auroc=_intervals("auroc", scores, [area], options, label)[0],
-        average_precision=average_precision(labels, matrix, unknown_label=label),
+        average_precision=average_precision(labels, found, unknown_label=label),
         auoscr_step=auoscr(curve, rule="step"),
         curve=curve,
     )
@@ -137,7 +138,7 @@ def _intervals(
     return bootstrap(
         metric,
         scores.labels,
-        scores.scores,
+        scores.predictions,
         n=options.resamples,
         seed=options.seed,
         unknown_label=label,
@@ -162,11 +163,11 @@ def choose_threshold(
     chosen_on = "val" if "val" in splits else next(iter(splits))
     scores = splits[chosen_on]
     try:
-        threshold = threshold_for_fpr(scores.labels, scores.scores, fpr, n=resamples, seed=seed)
+        threshold = threshold_for_fpr(scores.labels, scores.predictions, fpr, n=resamples, seed=seed)
     except ValueError as error:
         raise OscbenchError(f"split {chosen_on}: {error}") from error
     applied = {
-        (split, kind): operating_point(other.labels, other.scores, threshold.value, unknown_label=label)
+        (split, kind): operating_point(other.labels, other.predictions, threshold.value, unknown_label=label)
         for split, other in splits.items()
         for kind, label in KINDS.items()
         if split != chosen_on and np.any(other.labels == label)

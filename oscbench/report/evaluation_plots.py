@@ -11,7 +11,7 @@ from oscbench.artifacts import write_text
 from oscbench.errors import OscbenchError
 from oscbench.metrics import OscrCurve, open_set_confusion
 from oscbench.report.evaluation import SplitFigures, choose_threshold
-from oscbench.report.scoring import Run
+from oscbench.runs import Run
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ def unique_labels(runs: Sequence[Run]) -> list[str]:
     """The label of each run, numbered where several have the same."""
     labels: list[str] = []
     for run in runs:
-        label, number = run.origin.label, 2
+        label, number = run.title.label, 2
         while label in labels:
-            label, number = f"{run.origin.label} ({number})", number + 1
+            label, number = f"{run.title.label} ({number})", number + 1
         labels.append(label)
     return labels
 
@@ -56,7 +56,7 @@ def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], f
     paths = []
     for split, panels in by_split.items():
         for scale in ("log", "linear"):
-            figure = oscr_figure(panels, scale=scale, title=runs[0].origin.data_heading)
+            figure = oscr_figure(panels, scale=scale, title=runs[0].title.origin.heading)
             paths += save_figure(figure, folder, f"oscr_{split}_{scale}")
     return paths
 
@@ -65,20 +65,22 @@ def _write_scores_and_confusion(run: Run, folder: Path, suffix: str, fpr: float)
     from oscbench.report.plots import confusion_figure, histogram_figure, save_figure
     from oscbench.report.tables import confusion_table
 
-    origin = run.origin
-    title = f"{origin.data_heading}\n{origin.label}"
+    label, kind = run.title.label, run.title.score_kind
+    title = f"{run.title.origin.heading}\n{label}"
     try:
         chosen = choose_threshold(run.splits, fpr, resamples=1)
     except OscbenchError as error:
-        log.warning("%s: no threshold in the histograms and no confusion plot (%s)", origin.label, error)
-        figure = histogram_figure(run.splits, title=title, score_kind=origin.score_kind, threshold=None)
+        log.warning("%s: no threshold in the histograms and no confusion plot (%s)", label, error)
+        figure = histogram_figure(run.splits, title=title, score_kind=kind, threshold=None)
         return save_figure(figure, folder, f"scores{suffix}")
     threshold = chosen.threshold.value
-    figure = histogram_figure(run.splits, title=title, score_kind=origin.score_kind, threshold=threshold)
+    figure = histogram_figure(run.splits, title=title, score_kind=kind, threshold=threshold)
     paths = save_figure(figure, folder, f"scores{suffix}")
     split = "test" if "test" in run.splits else next(iter(run.splits))
     scores = run.splits[split]
-    confusion = open_set_confusion(scores.labels, scores.class_index, scores.scores, threshold)
+    confusion = open_set_confusion(
+        scores.labels, scores.class_index, scores.predictions, threshold, n_known=scores.n_known
+    )
     heading = f"{title}, {split}, threshold for FPR {fpr:g} on the negatives of {chosen.chosen_on}"
     paths += save_figure(confusion_figure(confusion, scores.classes, title=heading), folder, f"confusion{suffix}")
     table = folder / f"confusion{suffix}.csv"

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from oscbench.artifacts import atomic_file
 from oscbench.labels import NEGATIVE, UNKNOWN, FloatArray, IntArray
-from oscbench.metrics import OpenSetConfusion, OscrCurve, predict
+from oscbench.metrics import OpenSetConfusion, OscrCurve
 from oscbench.scores import ScoreSet
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#B8A800")
@@ -163,7 +163,7 @@ def histogram_figure(splits: Mapping[str, ScoreSet], *, title: str, score_kind: 
 
     Logarithms of probabilities crowd below 0; they are drawn as -log10(-score), which grows with the score.
     """
-    highest = {split: predict(scores.scores).confidence for split, scores in splits.items()}
+    highest = {split: scores.score for split, scores in splits.items()}
     below_zero = score_kind == "log" and all(np.all(values <= 0) for values in highest.values())
     with mpl.rc_context(_SETTINGS):
         figure = Figure(figsize=(4.2 * len(splits) + 0.4, 3.2), layout="constrained")

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from oscbench.labels import NEGATIVE, UNKNOWN
-from oscbench.metrics import FPRS, Interval, OpenSetConfusion, OperatingPoint, predict
+from oscbench.metrics import FPRS, Interval, OpenSetConfusion, OperatingPoint
 from oscbench.report.evaluation import AgainstKind, SplitFigures, ThresholdReport
+from oscbench.runs import RunTitle
 from oscbench.scores import ScoreSet
 
 KIND_NAMES = {NEGATIVE: "negative", UNKNOWN: "unknown"}
@@ -62,15 +63,27 @@ def interval_text(interval: Interval) -> str:
     return f"{figure(interval.estimate)} [{figure(interval.low)}, {figure(interval.high)}]"
 
 
-def evaluation_table(runs: Iterable[tuple[str, Iterable[SplitFigures]]]) -> pd.DataFrame:
-    """A row per run (given with its name), split and kind of unknown sample; figures as text with intervals."""
+def evaluation_table(runs: Iterable[tuple[RunTitle, Iterable[SplitFigures]]]) -> pd.DataFrame:
+    """A row per run (given with its title), split and kind of unknown sample; figures as text with intervals.
+
+    Network, recipe and fingerprint of the training follow the algorithm, each where it is known of any run.
+    """
     rows = [
-        {"algorithm": name} | _evaluation_row(part, against)
-        for name, splits in runs
+        {"algorithm": title.label} | _network(title) | _evaluation_row(part, against)
+        for title, splits in runs
         for part in splits
         for against in part.against
     ]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    unknown = [name for name in _NETWORK if name in table and not any(table[name])]
+    return table.drop(columns=unknown)
+
+
+_NETWORK = ("network", "recipe", "train")
+
+
+def _network(title: RunTitle) -> dict[str, str]:
+    return {name: getattr(title.origin, name) for name in _NETWORK}
 
 
 def _evaluation_row(part: SplitFigures, against: AgainstKind) -> dict[str, Any]:
@@ -176,21 +189,21 @@ def sample_table(splits: Mapping[str, ScoreSet], threshold: float | None = None)
 
 
 def _samples(split: str, scores: ScoreSet, threshold: float | None) -> pd.DataFrame:
-    predicted, confidence = predict(scores.scores)
     names = np.array(scores.classes, dtype=object)
+    predicted = names[scores.prediction]
     frame = pd.DataFrame(
         {
             "split": split,
             "id": scores.ids,
             "label": scores.labels,
             "class": names[scores.class_index],
-            "predicted": names[predicted],
-            "score": confidence,
+            "predicted": predicted,
+            "score": scores.score,
             "decision": "",
         }
     )
     if threshold is not None:
-        frame["decision"] = np.where(confidence >= np.float64(threshold), names[predicted], REJECTED)
+        frame["decision"] = np.where(scores.score >= threshold, predicted, REJECTED)
     return frame
 
 

@@ -34,7 +34,7 @@ X_FLOOR: Final[dict[str, float]] = {"log": LOG_FLOOR, "probability": 1e-30}
 
 
 class TailSetting(Protocol):
-    """The two hyperparameters that a fit depends on."""
+    """The hyperparameters that fits and scores depend on."""
 
     @property
     def tail_size(self) -> int:
@@ -44,6 +44,11 @@ class TailSetting(Protocol):
     @property
     def distance_multiplier(self) -> float:
         """κ, by which the tail's distances are multiplied in the fit."""
+        ...
+
+    @property
+    def cover_threshold(self) -> float:
+        """Inclusion by another row of its class from which on a row is left out; 1 keeps every row."""
         ...
 
 

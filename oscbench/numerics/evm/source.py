@@ -29,10 +29,12 @@ class NeighborSource(Protocol):
     Attributes:
         gallery: That training set.
         counts: What happened in the fits of the last ``best``.
+        memory_budget: Bytes that whoever computes may use; ``None``: no limit.
     """
 
     gallery: Gallery
     counts: FitCounts
+    memory_budget: int | None
 
     def tails(self, k: int) -> NDArray[np.float32]:
         """(N, k) ascending distances of each gallery row to rows of other classes, infinite where there are fewer."""
@@ -115,6 +117,11 @@ class LocalSource:
         groups = [settings[i : i + plan.settings_per_pass] for i in range(0, len(settings), plan.settings_per_pass)]
         meter = Meter(progress, sum(self._fit_cost() + self._score_cost(len(queries), len(g)) for g in groups))
         self.counts = FitCounts()
+        if len(groups) > 1:  # a later pass with a longer tail would find all distances anew
+            longest = min(max(setting.tail_size for setting in settings), int(self.gallery.available.max()))
+            for shard in self.shards:
+                if shard.keep_tails:
+                    shard.tails(longest)
         parts = [self._one_pass(queries, group, score_kind, meter) for group in groups]
         return Winners(*(np.hstack([getattr(part, f) for part in parts]) for f in ("key", "label", "score")))
 
@@ -130,7 +137,7 @@ class LocalSource:
         meter = meter or Meter(None, 1.0)
         for shard in self.shards:
             self.counts += shard.fit(settings, meter.phase(self._fit_cost() / len(self.shards)))
-        self._reduce([getattr(setting, "cover_threshold", 1.0) for setting in settings])
+        self._reduce([setting.cover_threshold for setting in settings])
 
     def _reduce(self, thresholds: Sequence[float]) -> None:
         reduced = np.flatnonzero(np.asarray(thresholds) < 1.0)

@@ -1,0 +1,386 @@
+"""The contract of post-processors, to be run on any registered one: a method is tested by being registered.
+
+In the tests of a plug-in whose module registers the method ``mine``::
+
+    @pytest.mark.parametrize(("check", "kind"), contract_cases("mine"))
+    def test_contract(check: str, kind: ScoreKind) -> None:
+        run_check(check, "mine", kind)
+
+or all at once, the first breach ending it: ``check_postprocessor("mine")``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any, Final, get_args, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import hadamard
+
+from oscbench.errors import OscbenchError, UsageError
+from oscbench.features import FeatureSet, Head, Inputs
+from oscbench.labels import NEGATIVE
+from oscbench.metrics import Predictions, auroc
+from oscbench.notes import Note
+from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
+from oscbench.tuning import best_one_by_one, evaluate_grid
+
+K, D, P = 5, 6, 8
+"""Known classes, width of the embedding and of the pooled features of the fixture."""
+
+CHECKS: Final[dict[str, Callable[[str, ScoreKind], None]]] = {}
+"""All checks by name; each is called with a method's name and a score kind and raises ``AssertionError``."""
+
+_FIRST_KIND_ONLY: Final[set[str]] = set()
+
+
+def contract_cases(name: str) -> list[tuple[str, ScoreKind]]:
+    """Check and score kind of every test that ``name`` has to pass."""
+    kinds = POSTPROCESSORS.info(name).score_kinds
+    return [(check, kind) for check in CHECKS for kind in (kinds[:1] if check in _FIRST_KIND_ONLY else kinds)]
+
+
+def run_check(check: str, name: str, kind: ScoreKind) -> None:
+    """Runs one check of the contract; raises ``AssertionError`` that says what is broken."""
+    CHECKS[check](name, kind)
+
+
+def check_postprocessor(name: str) -> None:
+    """Runs the whole contract; raises ``AssertionError`` that names the first check that fails."""
+    for check, kind in contract_cases(name):
+        try:
+            run_check(check, name, kind)
+        except AssertionError as error:
+            raise AssertionError(f"{name}, score kind {kind}, {check}: {error}") from error
+
+
+# --- data ----------------------------------------------------------------------------------------------------------
+
+
+def make_features(seed: int, per_class: int = 30) -> FeatureSet:
+    """Known classes and one kind of negatives around fixed means; most known rows are classified correctly.
+
+    Pooled features are not negative, as behind a ReLU; embedding and logits are linear in them, and the head is stored.
+    Negatives lie where the embedding is 0: small logits and all directions, so that any method can tell.
+    """
+    fixed, rng = np.random.default_rng(99), np.random.default_rng(seed)
+    means = np.vstack([2.0 + 2.0 * hadamard(P)[1 : K + 1], np.full(P, 2.0)])  # (K + 1, P), 0 and 4
+    projection = np.linalg.qr(fixed.normal(size=(P, P)))[0][:D]
+    labels = rng.permutation(np.repeat(np.arange(-1, K), per_class))
+    pooled = np.maximum(means[labels] + rng.normal(size=(len(labels), P)), 0.0)
+    shift = -projection @ means[NEGATIVE]
+    towards = means[:K] @ projection.T + shift
+    embedding = pooled @ projection.T + shift
+    return FeatureSet.from_arrays(
+        embedding=embedding,
+        labels=labels,
+        logits=embedding @ towards.T,
+        pooled=pooled,
+        n_known=K,
+        head=Head.compose(projection, shift, towards),
+    )
+
+
+TRAIN, VALIDATION = make_features(0), make_features(1, per_class=20)
+QUERIES = VALIDATION.inputs()
+_ARRAYS = ("embedding", "logits", "pooled")
+
+
+def _changed(inputs: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
+    return dataclasses.replace(inputs, **{name: change(getattr(inputs, name)) for name in _ARRAYS})
+
+
+def _rows(inputs: Inputs, index: Any) -> Any:
+    return _changed(inputs, lambda array: array[index])
+
+
+def _made(name: str, kind: ScoreKind, **changes: Any) -> Any:
+    method = POSTPROCESSORS.info(name)
+    return method.value(method.params(**changes), score_kind=kind)
+
+
+def _answer(name: str, method: Any, inputs: Inputs) -> NDArray[np.float64]:
+    """What is compared: the score of every class where there is one, else the class and its score."""
+    if POSTPROCESSORS.info(name).per_class:
+        return np.asarray(method.score(inputs))
+    return np.column_stack(method.predict(inputs))
+
+
+def _fitted_answer(name: str, kind: ScoreKind, train: FeatureSet = TRAIN, inputs: Inputs = QUERIES) -> Any:
+    return _answer(name, _made(name, kind).fit(train), inputs)
+
+
+def _tolerance(kind: ScoreKind) -> dict[str, Any]:
+    """Matrix products of other shapes may add in another order; shapes of Weibull fits magnify that a thousandfold.
+
+    What is published may have been computed in single precision.
+    """
+    return {"rtol": 1e-6, "atol": 1e-6} if kind == "published" else {"rtol": 1e-9, "atol": 1e-12}
+
+
+def _demand(kept: Any, said: str) -> None:
+    if not kept:
+        raise AssertionError(said)
+
+
+def _refusal(call: Callable[[], Any], error: type[Exception], pattern: str, what: str) -> None:
+    """Demands that the call raises the error with a message that matches."""
+    try:
+        call()
+    except error as raised:
+        _demand(re.search(pattern, str(raised)), f"{what} is refused with {str(raised)!r}, expected {pattern!r}")
+    else:
+        raise AssertionError(f"{what} is not refused with a {error.__name__}")
+
+
+def _check(function: Callable[[str, ScoreKind], None]) -> Callable[[str, ScoreKind], None]:
+    CHECKS[function.__name__.removeprefix("_")] = function
+    return function
+
+
+def _check_once(function: Callable[[str, ScoreKind], None]) -> Callable[[str, ScoreKind], None]:
+    """A check whose outcome does not depend on the kind of score."""
+    _FIRST_KIND_ONLY.add(function.__name__.removeprefix("_"))
+    return _check(function)
+
+
+# --- checks --------------------------------------------------------------------------------------------------------
+
+
+@_check
+def _predictions_have_the_agreed_form(name: str, kind: ScoreKind) -> None:
+    method = _made(name, kind)
+    _demand(method.fit(TRAIN) is method, "fit does not return the method itself")
+    _demand(method.score_kind == kind, f"score_kind is {method.score_kind!r} after asking for {kind!r}")
+    _demand(
+        isinstance(method.notes, tuple) and all(isinstance(note, Note) for note in method.notes),
+        f"notes is no tuple of Note: {method.notes!r}",
+    )
+    found = method.predict(QUERIES)
+    _demand(isinstance(found, Predictions), f"predict gives a {type(found).__name__}, not Predictions")
+    for what, array, dtype in (("label", found.label, np.int32), ("score", found.score, np.float64)):
+        form = f"{array.dtype} {array.shape}"
+        _demand(array.shape == (len(QUERIES),) and array.dtype == dtype, f"{what} is {form}, expected {dtype} (N,)")
+    _demand(np.all((found.label >= 0) & (found.label < K)), "a predicted label is no known class")
+    _demand(np.isfinite(found.score).all(), "a score is not finite")
+    if kind == "probability":
+        _demand(found.score.min() >= 0 and found.score.max() <= 1, "a probability lies outside 0..1")
+
+
+@_check
+def _class_scores_decide_the_prediction(name: str, kind: ScoreKind) -> None:
+    if POSTPROCESSORS.info(name).per_class:
+        method = _made(name, kind).fit(TRAIN)
+        scores, found = method.score(QUERIES), method.predict(QUERIES)
+        form = f"{scores.dtype} {scores.shape}"
+        _demand(scores.shape == (len(QUERIES), K) and scores.dtype == np.float64, f"score is {form}, expected (N, K)")
+        _demand(np.isfinite(scores).all(), "a score is not finite")
+        np.testing.assert_array_equal(found.label, scores.argmax(axis=1), "predict is not the argmax of score")
+        np.testing.assert_array_equal(found.score, scores.max(axis=1), "predict does not give the maximum of score")
+        if kind == "probability":
+            _demand(scores.min() >= 0 and scores.max() <= 1, "a probability lies outside 0..1")
+
+
+@_check
+def _higher_means_more_known(name: str, kind: ScoreKind) -> None:
+    found = _made(name, kind).fit(TRAIN).predict(QUERIES)
+    known = VALIDATION.labels >= 0
+    accuracy = np.mean((found.label == VALIDATION.labels)[known])
+    _demand(accuracy > 0.8, f"accuracy is {accuracy:.2f} on classes far apart")
+    area = auroc(VALIDATION.labels, found, unknown_label=NEGATIVE)
+    _demand(area > 0.7, f"AUROC is {area:.2f} against negatives that lie elsewhere")
+
+
+@_check
+def _permuted_rows_give_permuted_answers(name: str, kind: ScoreKind) -> None:
+    order = np.random.default_rng(2).permutation(len(QUERIES))
+    method = _made(name, kind).fit(TRAIN)
+    permuted = _answer(name, method, _rows(QUERIES, order))
+    np.testing.assert_allclose(permuted, _answer(name, method, QUERIES)[order], **_tolerance(kind))
+
+
+@_check
+def _order_of_training_rows_does_not_matter(name: str, kind: ScoreKind) -> None:
+    order = np.random.default_rng(2).permutation(len(TRAIN))
+    shuffled = FeatureSet.from_arrays(
+        embedding=TRAIN.embedding[order],
+        labels=TRAIN.labels[order],
+        logits=TRAIN.require_logits(name)[order],
+        pooled=TRAIN.penultimate[order],
+        n_known=K,
+        head=TRAIN.head,
+    )
+    tolerance = _tolerance(kind) if kind == "published" else {"rtol": 1e-7, "atol": 1e-9}
+    np.testing.assert_allclose(_fitted_answer(name, kind, shuffled), _fitted_answer(name, kind), **tolerance)
+
+
+@_check
+def _a_batch_equals_its_rows_one_by_one(name: str, kind: ScoreKind) -> None:
+    method = _made(name, kind).fit(TRAIN)
+    singly = np.vstack([_answer(name, method, _rows(QUERIES, [n])) for n in range(len(QUERIES))])
+    np.testing.assert_allclose(singly, _answer(name, method, QUERIES), **_tolerance(kind))
+
+
+@_check
+def _inputs_are_not_written_to(name: str, kind: ScoreKind) -> None:
+    train, validation = make_features(0), make_features(1)
+    before = train.content_fingerprint(), validation.content_fingerprint()
+    for data in (train, validation):
+        for array in (data.embedding, data.logits, data.pooled, data.labels):
+            if array is not None:
+                array.setflags(write=False)
+    try:
+        _fitted_answer(name, kind, train, validation.inputs())
+    except ValueError as error:
+        raise AssertionError(f"an input is written to: {error}") from error
+    after = train.content_fingerprint(), validation.content_fingerprint()
+    _demand(after == before, "an input was changed")
+
+
+@_check
+def _fitting_again_forgets_the_first_fit(name: str, kind: ScoreKind) -> None:
+    used = _made(name, kind).fit(make_features(7, per_class=12))
+    used.predict(QUERIES)
+    again = _answer(name, used.fit(TRAIN), QUERIES)
+    np.testing.assert_array_equal(again, _fitted_answer(name, kind), "a second fit remembers the first")
+
+
+@_check
+def _a_pickled_copy_answers_the_same(name: str, kind: ScoreKind) -> None:
+    method = _made(name, kind).fit(TRAIN)
+    try:
+        copy = pickle.loads(pickle.dumps(method))
+    except Exception as error:
+        raise AssertionError(f"it cannot be pickled: {error}") from error
+    _demand(copy.score_kind == kind, "the copy has another score kind")
+    np.testing.assert_array_equal(_answer(name, copy, QUERIES), _answer(name, method, QUERIES))
+
+
+@_check
+def _single_precision_inputs_are_near_double(name: str, kind: ScoreKind) -> None:
+    """Rounding the inputs to 24 bits moves x by 1e-7; Weibull shapes of up to a thousand leave 1e-4."""
+    train, queries = (_changed(data, lambda array: array.astype(np.float32)) for data in (TRAIN, QUERIES))
+    narrow = _fitted_answer(name, kind, train, queries)
+    _demand(narrow.dtype == np.float64, f"scores of single precision inputs are {narrow.dtype}")
+    np.testing.assert_allclose(narrow, _fitted_answer(name, kind), rtol=1e-3, atol=1e-4)
+
+
+@_check
+def _scores_of_extremes_are_finite(name: str, kind: ScoreKind) -> None:
+    method = _made(name, kind).fit(TRAIN)
+    for scale in (1e-18, 1e-3, 1e6, 1e18):
+        for sign in (1.0, -1.0):
+            extreme = Inputs(
+                embedding=sign * scale * QUERIES.embedding,
+                logits=scale * QUERIES.require_logits(name),
+                pooled=sign * scale * QUERIES.penultimate,
+                n_known=K,
+            )
+            with np.errstate(all="ignore"):
+                finite = np.isfinite(_answer(name, method, extreme)).all()
+            _demand(finite, f"a score is not finite where inputs are {sign * scale:g} times the usual")
+
+
+@_check_once
+def _predicting_before_fitting_is_a_clear_error(name: str, kind: ScoreKind) -> None:
+    _refusal(lambda: _made(name, kind).predict(QUERIES), OscbenchError, "fit", "predicting before fitting")
+
+
+@_check_once
+def _other_widths_than_in_training_are_refused(name: str, kind: ScoreKind) -> None:
+    wider = _changed(QUERIES, lambda array: np.hstack([array, array[:, :1]]))
+    pattern = "|".join(f"{width + 1}.*{width}" for width in (D, K, P))
+    _refusal(lambda: _made(name, kind).fit(TRAIN).predict(wider), UsageError, pattern, "another width")
+
+
+@_check_once
+def _missing_logits_are_refused_or_not_needed(name: str, kind: ScoreKind) -> None:
+    bare = FeatureSet.from_arrays(embedding=TRAIN.embedding, labels=TRAIN.labels, pooled=TRAIN.pooled, n_known=K)
+    method = POSTPROCESSORS.info(name)
+    if "logits" in method.needs:
+        said = f"{method.label} needs logits, and these features have none"
+        _refusal(lambda: method.require(bare), UsageError, re.escape(said), "a missing array")
+        return
+    try:
+        answer = _fitted_answer(name, kind, bare, bare.inputs())
+    except Exception as error:
+        raise AssertionError(f"it does not say that it needs logits, and fails without: {error!r}") from error
+    _demand(np.isfinite(answer).all(), "a score is not finite without logits")
+
+
+@_check_once
+def _nan_is_refused_by_row_or_not_looked_at(name: str, kind: ScoreKind) -> None:
+    method = _made(name, kind).fit(TRAIN)
+    plain = _answer(name, method, QUERIES)
+    for part in _ARRAYS:
+        holed = np.array(getattr(QUERIES, part))
+        holed[13, 2] = np.nan
+        change: dict[str, Any] = {part: holed}
+        damaged = dataclasses.replace(QUERIES, **change)
+        try:
+            answer = _answer(name, method, damaged)
+        except UsageError as error:
+            _demand("row 13" in str(error), f"NaN in {part} is refused without its row: {error}")
+        else:
+            np.testing.assert_array_equal(answer, plain, f"NaN in {part} goes into the scores")
+
+
+# --- hyperparameters -----------------------------------------------------------------------------------------------
+
+
+def _variants(name: str) -> dict[str, Any]:
+    """For each hyperparameter another legal value, well away from its default."""
+    params = POSTPROCESSORS.info(name).params
+    hints = get_type_hints(params)
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(params):
+        default = getattr(params(), field.name)
+        if isinstance(default, bool):
+            other: Any = not default
+        elif isinstance(default, int):
+            other = 4 if default != 4 else 3
+        elif isinstance(default, float):
+            other = default / 2 or 0.5
+        else:
+            other = next(choice for choice in get_args(hints[field.name]) if choice != default)
+        found[field.name] = other
+    return found
+
+
+@_check_once
+def _every_hyperparameter_changes_the_scores(name: str, kind: ScoreKind) -> None:
+    plain = _fitted_answer(name, kind)
+    for field, value in _variants(name).items():
+        changed = _answer(name, _made(name, kind, **{field: value}).fit(TRAIN), QUERIES)
+        _demand(not np.allclose(plain, changed, rtol=1e-6, atol=1e-9), f"{field}={value!r} changes nothing")
+
+
+@_check
+def _one_pass_equals_setting_by_setting(name: str, kind: ScoreKind) -> None:
+    """Predicted classes agree; each rate agrees within one sample (a float32 path may swap two neighbours)."""
+    method = POSTPROCESSORS.info(name)
+    if not method.one_pass:
+        return
+    settings = [method.params(), *(method.params(**{field: value}) for field, value in _variants(name).items())]
+    single = best_one_by_one(method.value, TRAIN, QUERIES, settings, score_kind=kind)
+    together = method.grid.best_of_settings(TRAIN, QUERIES, settings, score_kind=kind)
+    shape = (len(QUERIES), len(settings))
+    _demand(together.label.shape == together.score.shape == shape, "label and score are not both (Q, S)")
+    _demand(together.label.dtype == np.int32 and together.score.dtype == np.float64, "not int32 and float64")
+    _demand(all(isinstance(note, Note) for note in together.notes), "notes holds something else than notes")
+    np.testing.assert_array_equal(together.label, single.label, "one pass predicts other classes")
+    np.testing.assert_allclose(together.score, single.score, rtol=1e-3, atol=1e-4)
+    shared = method.grid.open_source(TRAIN, settings[:1])
+    again = method.grid.best_of_settings(TRAIN, QUERIES, settings[:1], score_kind=kind, source=shared)
+    np.testing.assert_array_equal(again.label, together.label[:, :1], "a shared source predicts other classes")
+    np.testing.assert_allclose(again.score, together.score[:, :1], rtol=1e-9, atol=1e-12)
+    table = evaluate_grid(name, TRAIN, VALIDATION, settings, score_kind=kind)
+    one_sample = 1.0 / np.count_nonzero(VALIDATION.labels >= 0)
+    for s, setting in enumerate(settings):
+        alone = evaluate_grid(name, TRAIN, VALIDATION, [setting], score_kind=kind)
+        for column in ("ccr_1e-3", "ccr_1e-2", "ccr_1e-1", "ccr_1"):
+            np.testing.assert_allclose(table[column][s], alone[column][0], atol=one_sample + 1e-12)
