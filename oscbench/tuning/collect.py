@@ -8,10 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from oscbench.errors import UsageError
-from oscbench.rundir import RunDir
-from oscbench.tuning.trials import COLUMNS, Best, ranked, read_trials
-
-_SEARCHES = "*/*/*/s*/*/tune-*"
+from oscbench.tuning.trials import COLUMNS, ranked, read_trials
 
 
 def collect_trials(runs: Path) -> pd.DataFrame:
@@ -21,8 +18,11 @@ def collect_trials(runs: Path) -> pd.DataFrame:
     """
     if not runs.is_dir():
         raise UsageError(f"runs folder {runs} does not exist; give the --runs folder of the searches")
-    paths = sorted(runs.glob(f"{_SEARCHES}/trials.csv"))
+    paths = sorted(runs.glob("*/*/tune-*/trials.csv"))
     if not paths:
+        older = next(runs.glob("*/*/*/s*/*/tune-*/trials.csv"), None)
+        if older is not None:
+            raise UsageError(f"{older} was written by an earlier version; search again in another --runs folder")
         raise UsageError(f"there is no search below {runs}; `oscbench tune` makes one")
     return merge_trials([read_trials(path) for path in paths])
 
@@ -40,19 +40,3 @@ def best_trials(table: pd.DataFrame) -> pd.DataFrame:
     """The best finished trial of each search."""
     best = [ranked(group).head(1) for _, group in table.groupby("run_id", sort=False)]
     return pd.concat(best, ignore_index=True)
-
-
-def find_best(directory: RunDir, training: str, seed: int, algorithm: str, features: str) -> Best | None:
-    """The best setting found for these features by any search of the algorithm; ``None`` when there was none.
-
-    Args:
-        directory: Data and protocol.
-        training: Loss of the network.
-        seed: Seed of its training.
-        algorithm: Name of the algorithm.
-        features: Fingerprint of the features; searches on others do not count.
-    """
-    folder = directory.tuning(training, seed, algorithm, "").parent
-    found = [Best.read(path) for path in sorted(folder.glob("tune-*/best.yaml"))]
-    fitting = [best for best in found if best.features == features]
-    return max(fitting, key=lambda best: best.sum, default=None)

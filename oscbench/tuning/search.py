@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,29 +18,27 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 
-from oscbench.artifacts import META, Meta, exclusive_lock, write_text
 from oscbench.errors import OscbenchError
 from oscbench.features import FeatureSet
 from oscbench.labels import NEGATIVE
 from oscbench.metrics import CcrRule
+from oscbench.notes import FILE as NOTES
+from oscbench.notes import Note, merge_notes, read_notes, write_notes
+from oscbench.origin import Origin
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
-from oscbench.records import fingerprint
-from oscbench.rundir import RunDir
-from oscbench.tuning.notes import FILE as NOTES
-from oscbench.tuning.notes import merge_notes
-from oscbench.tuning.objective import Outcome
+from oscbench.tuning.evaluator import Outcome
 from oscbench.tuning.proposals import GENERATION, Proposer
 from oscbench.tuning.published import Published, published_best
 from oscbench.tuning.space import SearchSpace, Setting, complete_setting
 from oscbench.tuning.study import FILE, StudyLog, study_name
 from oscbench.tuning.trials import (
     COLUMNS,
+    NETWORK,
     RATES,
     Best,
     TrialJournal,
     best_of,
-    read_trials,
     trial_id,
     write_parquet,
 )
@@ -50,26 +49,30 @@ DEFAULT_TRIALS = 60
 """Trials of a budgeted search that names no number."""
 
 
-def features_fingerprint(train: FeatureSet, validation: FeatureSet) -> str:
-    """What a search was made on: one fingerprint for both feature sets."""
-    return fingerprint("features", {}, {"train": train.fingerprint, "val": validation.fingerprint})
+def trial_count(space: SearchSpace, kind: SearchKind, trials: int) -> int:
+    """How many trials a search has in the end: all of a grid, else the budget, as far as there are settings."""
+    if kind == "grid" or not space.grid:
+        return math.prod(len(values) for values in space.grid.values())
+    return int(min(trials, Proposer(space, kind, seed=0).size))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Search:
-    """What is tried, on which features; two searches with equal fingerprints give equal tables.
+    """What is tried, on which features, and the folder in which that is kept; the stage ``tune`` names it.
 
     Attributes:
-        directory: Where its data and protocol keep their results.
-        training: Loss of the network behind the features.
-        seed: Seed of that training, and of the search.
+        origin: Data, protocol and network behind the features; its seed is also that of the search.
+        folder: Where the search is kept.
+        fingerprint: Names it; two searches with equal fingerprints give equal tables.
+        features: Fingerprint of the features.
         trials: How many settings a budgeted search tries; a grid is always tried whole.
         generation: See ``proposals``; only an Optuna search depends on it.
     """
 
-    directory: RunDir
-    training: str
-    seed: int
+    origin: Origin
+    folder: Path
+    fingerprint: str
+    features: str
     algorithm: str
     train: FeatureSet
     validation: FeatureSet
@@ -81,32 +84,16 @@ class Search:
     score_kind: ScoreKind = "log"
 
     @property
-    def key(self) -> dict[str, Any]:
-        """The key columns of every row."""
-        place = {"data": self.directory.data, "protocol": self.directory.protocol}
-        return place | {"training": self.training, "algorithm": self.algorithm, "seed": self.seed}
-
-    @cached_property
-    def features(self) -> str:
-        """One fingerprint for both feature sets."""
-        return features_fingerprint(self.train, self.validation)
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """What decides the table. Not in it: the number of trials, so that a search can be made longer."""
-        config = self.key | {"search": self.kind, "space": self.space.described(self.kind)}
-        config |= {"ccr_rule": self.rule, "score_kind": usable_score_kind(self.algorithm, self.score_kind)}
-        return config | ({"generation": self.generation} if self.kind == "optuna" else {})
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Names the search and its folder."""
-        return fingerprint("tune", self.config, {"features": self.features})
+    def seed(self) -> int:
+        """Of the training, and of the search."""
+        return self.origin.seed or 0
 
     @property
-    def folder(self) -> Path:
-        """Where it is kept."""
-        return self.directory.tuning(self.training, self.seed, self.algorithm, self.fingerprint)
+    def key(self) -> dict[str, Any]:
+        """The key columns of every row."""
+        origin = self.origin
+        place = {"data": origin.data, "protocol": origin.protocol, "training": origin.training}
+        return place | {"algorithm": self.algorithm, "seed": self.seed}
 
     @cached_property
     def params(self) -> type[Any] | None:
@@ -121,7 +108,7 @@ class Search:
     @property
     def published(self) -> Published | None:
         """The published optimum for this algorithm, protocol and training."""
-        return published_best(self.algorithm, self.directory.protocol, self.training)
+        return published_best(self.algorithm, self.origin.protocol, self.origin.training)
 
     def complete(self, setting: Setting) -> Setting:
         """The setting with every hyperparameter in it."""
@@ -153,33 +140,15 @@ class Search:
     @cached_property
     def total(self) -> int:
         """How many trials the search has in the end."""
-        if self.is_exhaustive:
-            return len(self.grid_settings())
-        return int(min(self.trials, self.proposer().size))
+        return trial_count(self.space, self.kind, self.trials)
 
-    def finished_before(self) -> int:
-        """How many trials an earlier, perhaps killed, run of the same search has finished."""
-        path = self.folder / "trials.csv"
-        if not path.exists():
-            return 0
-        return int((read_trials(path)["status"] == "done").sum())
-
-    def notes(self) -> tuple[str, ...]:
-        """What the method had to bend in the trials so far, one line each."""
-        path = self.folder / NOTES
-        return tuple(path.read_text(encoding="utf-8").splitlines()) if path.exists() else ()
-
-    def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Held by the one process that works on the search; another one is told who has it."""
-        return exclusive_lock(self.folder / ".lock", f"the search in {self.folder}")
-
-    def is_complete(self) -> bool:
-        """Whether there is nothing left to do."""
-        return (self.folder / META).exists() and self.finished_before() >= self.total
+    def notes(self) -> tuple[Note, ...]:
+        """What the method had to bend in the trials so far."""
+        return read_notes(self.folder / NOTES)
 
 
 class SearchRun:
-    """The open folder of a search, held by one process: records outcomes and writes the products.
+    """The open folder of a search, held by one process (the stage's lock): records outcomes, writes the products.
 
     ``trials.csv`` is the truth. A trial counts as finished when its line is there, and on opening only such trials are
     taken over. Tune's own snapshots are not used for that: they lag behind the results by up to ten seconds, so a
@@ -194,7 +163,6 @@ class SearchRun:
     def __enter__(self) -> Self:
         search = self.search
         with self._stack:
-            self._stack.enter_context(search.lock())
             extra = [name for name in search.hyperparameters if name not in COLUMNS]
             self.journal = self._stack.enter_context(TrialJournal(search.folder / "trials.csv", extra))
             name = study_name(search.key, search.fingerprint)
@@ -207,11 +175,9 @@ class SearchRun:
     ) -> None:
         self._stack.close()
 
-    def outcome_of(self, setting: Setting) -> float | None:
-        """The sum a finished setting reached; ``None`` when it is not finished."""
-        wanted = trial_id(setting)
-        sums = [row["sum"] for row in self.journal.rows if row["trial_id"] == wanted and row["status"] == "done"]
-        return float(sums[0]) if sums else None
+    def sums(self) -> dict[str, float | None]:
+        """What the recorded trials reached, by trial id; ``None`` for one that failed in this run."""
+        return {str(row["trial_id"]): row["sum"] for row in self.journal.rows}
 
     def remaining(self) -> list[Setting]:
         """The settings of the grid that are not finished."""
@@ -226,12 +192,13 @@ class SearchRun:
             "trial_id": trial_id(setting),
             "status": "failed" if "error" in outcome else "done",
             **search.key,
+            **{name: getattr(search.origin, name) for name in NETWORK},
             **setting,
             **{name: outcome.get(name) for name in (*RATES, "seconds", "error")},
             "n_known": int(np.sum(search.validation.labels >= 0)),
             "n_negative": int(np.sum(search.validation.labels == NEGATIVE)),
-            "ccr_rule": search.config["ccr_rule"],
-            "score_kind": search.config["score_kind"],
+            "ccr_rule": search.rule,
+            "score_kind": usable_score_kind(search.algorithm, search.score_kind),
             "search": search.kind,
             "finished_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "features": search.features,
@@ -242,12 +209,12 @@ class SearchRun:
         if self._first is None:
             self._first = (time.monotonic(), self.done)
 
-    def _note(self, lines: Iterable[str]) -> None:
+    def _note(self, notes: Iterable[Note]) -> None:
         """Keeps what the method had to bend; what is known already is not written again."""
         known = self.search.notes()
-        merged = merge_notes(known, lines)
+        merged = merge_notes(known, notes)
         if merged != known:
-            write_text(self.search.folder / NOTES, "".join(f"{line}\n" for line in merged))
+            write_notes(self.search.folder / NOTES, merged)
 
     @property
     def done(self) -> int:
@@ -266,7 +233,7 @@ class SearchRun:
         return self.journal.table()
 
     def finish(self) -> Best:
-        """Writes ``trials.parquet`` and ``best.yaml``, and ``meta.json`` when every trial is there."""
+        """Writes ``trials.parquet`` and ``best.yaml``, which says whether every trial is there."""
         search, table = self.search, self.table()
         write_parquet(search.folder / "trials.parquet", table)
         failed = table[table["status"] == "failed"]
@@ -277,15 +244,7 @@ class SearchRun:
                 else "time was over before the first one; give a longer --time-budget"
             )
             raise OscbenchError(f"no trial of {search.algorithm} finished: {reason}")
-        best = best_of(table, search.hyperparameters)
+        complete = self.done >= search.total
+        best = best_of(table, search.hyperparameters, complete=complete)
         best.write(search.folder / "best.yaml")
-        if self.done >= search.total:
-            Meta.create(
-                "tune",
-                config=search.config,
-                inputs={"features": search.features},
-                seed=search.seed,
-                n_known=search.validation.n_known,
-                seconds=float(table["seconds"].sum()),
-            ).write(search.folder)
         return best

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import optuna
+from filelock import FileLock
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -16,10 +16,11 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from oscbench.artifacts import ASIDE
 from oscbench.tuning.proposals import distribution
 from oscbench.tuning.space import SearchSpace, Value
 from oscbench.tuning.trials import RATES, Row, drop_torn_line, plain_value
@@ -28,29 +29,13 @@ FILE = "study.log"
 METRIC = "sum of CCR"
 
 
-class _FlockLock(JournalFileOpenLock):
-    """A lock the kernel drops with its holder; Optuna's own lock files outlive a killed process."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self._path = path
-        self._file: IO[bytes] | None = None
-
-    def acquire(self) -> bool:
-        """Waits for the lock."""
-        self._file = self._path.open("ab")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        return True
-
-    def release(self) -> None:
-        """Gives it back."""
-        if self._file is not None:
-            self._file.close()
-
-
 def open_storage(path: Path) -> JournalStorage:
-    """The Optuna storage in a journal file."""
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=_FlockLock(path)))
+    """The Optuna storage in a journal file.
+
+    The kernel drops its lock with the holder, however that dies; Optuna's own lock files outlive a killed process.
+    """
+    lock: Any = FileLock(f"{path}.lock")  # acquires and releases as Optuna's locks do, without being one
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
 
 
 class StudyLog:
@@ -157,7 +142,7 @@ class StudyMirror:
 
     def refresh(self) -> int:
         """Copies what is new and returns the number of trials shown."""
-        for path in sorted(self._runs.rglob(FILE), key=lambda file: file.stat().st_mtime):
+        for path in sorted(self._logs(), key=lambda file: file.stat().st_mtime):
             try:
                 self._follow(path)
             except (
@@ -169,6 +154,9 @@ class StudyMirror:
             ):  # being repaired by its search at this moment: next time
                 self._forget(path)
         return sum(self.storage.get_n_trials(study) for study in self._studies.values())
+
+    def _logs(self) -> list[Path]:
+        return [path for path in self._runs.rglob(FILE) if ASIDE not in path.relative_to(self._runs).parts]
 
     def _follow(self, path: Path) -> None:
         with path.open("rb") as file:

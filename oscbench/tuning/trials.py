@@ -18,10 +18,21 @@ import yaml
 from oscbench.artifacts import atomic_file, write_text
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.records import fingerprint, from_mapping
-from oscbench.tuning.grid import HYPERPARAMETERS
+
+HYPERPARAMETERS: dict[str, Any] = {
+    "tail_size": "Int64",
+    "distance_multiplier": "float64",
+    "alpha": "Int64",
+    "cover_threshold": "float64",
+    "dummies": "Int64",
+}
+"""Columns every table has, blank where a method does not use them; other parameters follow behind the rest."""
 
 KEY = {"data": "str", "protocol": "str", "training": "str", "algorithm": "str", "seed": "int64"}
 """With the hyperparameters, what makes a row unique."""
+
+NETWORK = {"network": "str", "recipe": "str", "train": "str"}
+"""Which network the features come from, as far as that is known: its name, recipe and training's fingerprint."""
 
 RATES = {"ccr_1e-3": "float64", "ccr_1e-2": "float64", "ccr_1e-1": "float64", "ccr_1": "float64", "sum": "float64"}
 
@@ -30,6 +41,7 @@ COLUMNS = {
     "trial_id": "str",
     "status": "str",
     **KEY,
+    **NETWORK,
     **HYPERPARAMETERS,
     **RATES,
     "n_known": "int64",
@@ -43,6 +55,8 @@ COLUMNS = {
     "error": "str",
 }
 """The columns of every trial table with their types, in order."""
+
+_TEXT = [name for name, dtype in COLUMNS.items() if dtype == "str"]
 
 Row = Mapping[str, Any]
 
@@ -170,15 +184,7 @@ def as_table(rows: Iterable[Row], columns: Sequence[str] = tuple(COLUMNS)) -> pd
 
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    typed = table.copy()
-    for name, dtype in COLUMNS.items():
-        if dtype == "str":
-            typed[name] = table[name].astype(object).where(table[name].notna(), "").astype(str).astype("str")
-        elif dtype == "int64":
-            typed[name] = table[name].astype("int64")
-        else:
-            typed[name] = pd.to_numeric(table[name]).astype(dtype)  # type: ignore[call-overload]
-    return typed
+    return table.astype(dict.fromkeys(_TEXT, object)).fillna(dict.fromkeys(_TEXT, "")).astype(COLUMNS)
 
 
 def read_trials(path: Path) -> pd.DataFrame:
@@ -189,19 +195,13 @@ def read_trials(path: Path) -> pd.DataFrame:
     if not path.exists():
         raise UsageError(f"{path} does not exist; `oscbench tune` writes it")
     table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
-    _check_columns(path, [str(name) for name in table.columns])
-    try:
-        typed = _typed(table)
-    except (ValueError, TypeError) as error:
-        raise OscbenchError(f"{path} is damaged ({error}); move it away and run the search again") from error
-    bad = typed.index[~typed["status"].isin(["done", "failed"])]
+    bad = table.index[~table["status"].isin(["done", "failed"])]
     if len(bad):
-        raise OscbenchError(f"{path} is damaged: row {bad[0] + 1} has status {typed['status'][bad[0]]!r}")
-    keys = [*KEY, *hyperparameter_columns(typed)]
-    twice = typed.index[typed.duplicated(keys)]
+        raise OscbenchError(f"{path} is damaged: row {bad[0] + 1} has status {table['status'][bad[0]]!r}")
+    twice = table.index[table.duplicated([*KEY, *hyperparameter_columns(table)])]
     if len(twice):
         raise OscbenchError(f"{path} is damaged: row {twice[0] + 1} repeats the setting of an earlier row")
-    return typed
+    return table
 
 
 def hyperparameter_columns(table: pd.DataFrame) -> list[str]:
@@ -219,35 +219,64 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
+        table = pd.read_parquet(path)
+        _check_columns(path, [str(name) for name in table.columns])
+        return _typed(table)
+    except UsageError:
+        raise
+    except (OSError, ValueError, TypeError) as error:
         raise OscbenchError(f"{path} is damaged ({error}); run the same `oscbench tune` again") from error
+
+
+_UNREADABLE = (csv.Error, ValueError, TypeError)
+"""What damaged lines raise; pandas says some of it by a TypeError."""
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
     content = path.read_bytes()
     try:
-        records = list(csv.reader(io.StringIO(content[: content.rfind(b"\n") + 1].decode(), newline=""), strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
+        lines = content[: content.rfind(b"\n") + 1].decode().splitlines()
+    except UnicodeDecodeError as error:
         raise OscbenchError(f"{path} is damaged ({error}); move it away and run the search again") from error
-    if not records:
+    if not lines:
         raise OscbenchError(f"{path} is damaged (no header); move it away and run the search again")
-    header, *rows = records
+    header, *rows = lines
+    _check_columns(path, header.split(","))
+    try:
+        return _parsed(header, rows)
+    except _UNREADABLE as error:
+        place = _damaged_line(header, rows) or str(error)
+        raise OscbenchError(f"{path} is damaged: {place}; move it away and run the search again") from error
+
+
+def _damaged_line(header: str, rows: Sequence[str]) -> str | None:
+    """The first line that cannot be read on its own, and why; no record has more than one line."""
     for number, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise OscbenchError(f"{path} is damaged: line {number} has {len(row)} cells, the header {len(header)}")
-    table = pd.DataFrame(rows, columns=header, dtype=object)
-    for name in header:
-        if COLUMNS.get(name, "number") == "str":
-            continue
-        cells = table[name].where(table[name] != "", None)
-        table[name] = cells.map(_number)
-    return table
+        try:
+            _parsed(header, [row])
+        except _UNREADABLE as error:
+            return f"line {number}: {error}"
+    return None
 
 
-def _number(cell: str | None) -> int | float | str | None:
-    if cell is None or cell in ("True", "False"):
-        return None if cell is None else cell == "True"
+def _parsed(header: str, rows: Sequence[str]) -> pd.DataFrame:
+    """Lines as a table: the schema's columns of their types, each cell of any other as the number it is, or text."""
+    names = header.split(",")
+    for cells in csv.reader(rows, strict=True):
+        if len(cells) != len(names):  # pandas would fill up a short record, and make an index of a long one
+            raise ValueError(f"{len(cells)} cells, the header has {len(names)}")
+    return pd.read_csv(
+        io.StringIO("\n".join([header, *rows])),
+        dtype=COLUMNS,
+        converters={name: _number for name in names if name not in COLUMNS},
+        keep_default_na=False,  # a text cell may be empty, or say "nan"
+        na_values={name: [""] for name in COLUMNS if name not in _TEXT},
+    )
+
+
+def _number(cell: str) -> int | float | str | None:
+    if cell in ("", "True", "False"):
+        return cell == "True" if cell else None
     for number in (int, float):
         try:
             return number(cell)
@@ -266,29 +295,44 @@ def write_parquet(path: Path, table: pd.DataFrame) -> None:
 
 
 def ranked(table: pd.DataFrame) -> pd.DataFrame:
-    """Finished trials, best first: by sum, then by CCR at the smallest rates, then by setting (never by time)."""
+    """Finished trials, best first.
+
+    By sum, then by CCR at 1e-3, 1e-2, 1e-1 and 1 in this order, then by setting, the smaller values first. Never by
+    time: the same search ends in the same ``best.yaml`` however its trials happened to finish.
+    """
     done = table[table["status"] == "done"]
-    rates = list(RATES)
-    order = ["sum", *rates[:-1], *hyperparameter_columns(table)]
-    ascending = [False] * len(rates) + [True] * (len(order) - len(rates))
-    return done.sort_values(order, ascending=ascending, kind="stable", na_position="last")
+    rates = ["sum", "ccr_1e-3", "ccr_1e-2", "ccr_1e-1", "ccr_1"]
+    setting = hyperparameter_columns(table)
+    ascending = [False] * len(rates) + [True] * len(setting)
+    return done.sort_values([*rates, *setting], ascending=ascending, kind="stable", na_position="last")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """What ``best.yaml`` holds: whose best it is, the parameters and what they reach."""
+    """What ``best.yaml`` holds: whose best it is, the parameters and what they reach.
+
+    Attributes:
+        network: Name of the network, and so on: see ``NETWORK``; empty where the features do not say.
+        search: Kind of the search.
+        complete: Whether every trial of the search was finished when this was written.
+    """
 
     data: str
     protocol: str
     training: str
     algorithm: str
     seed: int
+    network: str = ""
+    recipe: str = ""
+    train: str = ""
     params: dict[str, Any]
     ccr: dict[str, float | None]
     sum: float
     score_kind: str
     ccr_rule: str
     features: str
+    search: str = ""
+    complete: bool = True
 
     def write(self, path: Path) -> None:
         """Writes the file whole or not at all."""
@@ -308,25 +352,28 @@ class Best:
         return from_mapping(cls, raw, str(path))
 
 
-def best_of(table: pd.DataFrame, params: Sequence[str]) -> Best:
+def best_of(table: pd.DataFrame, params: Sequence[str], *, complete: bool = True) -> Best:
     """The best finished trial of one search.
 
     Args:
         table: Trials of one search.
         params: Names of the algorithm's hyperparameters.
+        complete: Whether these are all its trials.
     """
     first = ranked(table)
     if first.empty:
         raise OscbenchError("no trial finished; see the column 'error' of trials.csv")
     row = {name: plain_value(value) for name, value in first.iloc[0].items()}
     return Best(
-        **{name: row[name] for name in KEY},
+        **{name: row[name] for name in (*KEY, *NETWORK)},
         params={name: row[name] for name in params},
         ccr={name: row[name] for name in RATES if name != "sum"},
         sum=row["sum"],
         score_kind=row["score_kind"],
         ccr_rule=row["ccr_rule"],
         features=row["features"],
+        search=row["search"],
+        complete=complete,
     )
 
 
