@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -58,10 +58,14 @@ class ConvertConfig:
         if not 0 <= self.raw_share <= 1:
             raise UsageError(f"--raw-share must lie in 0..1, got {self.raw_share}")
 
-    def deciding(self) -> dict[str, Any]:
-        """The fields that change the file: no quality without JPEG, no share without a mix."""
-        used = {"jpeg": ("side", "quality", "mode"), "raw": ("side", "mode")}
-        return {name: value for name, value in asdict(self).items() if name in used.get(self.mode, asdict(self))}
+    def normalised(self) -> ConvertConfig:
+        """The same file's settings with the unused ones at their default: quality without JPEG, share without a mix."""
+        usual = ConvertConfig()
+        return replace(
+            self,
+            quality=usual.quality if self.mode == "raw" else self.quality,
+            raw_share=self.raw_share if self.mode == "mix" else usual.raw_share,
+        )
 
     def qualities(self, n: int) -> list[int | None]:
         """JPEG quality of each of n samples, ``None`` for pixels; in a mix a hash of the sample id decides."""
@@ -207,7 +211,7 @@ def finished_file(beton: Path, fingerprint: str) -> ConvertedFile | None:
 
 
 def record_finished(beton: Path, fingerprint: str, file: ConvertedFile) -> None:
-    """Notes that a split is done; the folder's ``meta.json`` replaces the notes when all are."""
+    """Notes that a split is done, so that an interrupted conversion, or one with a damaged file, keeps it."""
     write_text(_record_path(beton), json.dumps({"fingerprint": fingerprint, "file": asdict(file)}))
 
 

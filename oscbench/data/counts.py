@@ -40,7 +40,7 @@ class ShortClass:
 
 
 @dataclass(frozen=True)
-class Verification:
+class CountComparison:
     """What ``verify_counts`` found."""
 
     counts: tuple[RoleCount, ...]
@@ -73,7 +73,7 @@ def published_counts(protocol: Protocol) -> dict[tuple[str, str], int]:
     return counts
 
 
-def verify_counts(protocol: Protocol, root: Path) -> Verification:
+def verify_counts(protocol: Protocol, root: Path) -> CountComparison:
     """Counts the images of every class below ``root/train`` (known, negative) and ``root/val`` (all)."""
     expected = published_counts(protocol)
     counts, short = [], []
@@ -87,7 +87,7 @@ def verify_counts(protocol: Protocol, root: Path) -> Verification:
             short += [
                 _short(c, role, folder, len(images[c.wnid]), least) for c in members if len(images[c.wnid]) < least
             ]
-    return Verification(tuple(counts), tuple(short))
+    return CountComparison(tuple(counts), tuple(short))
 
 
 def _short(member: ProtocolClass, role: Role, folder: str, found: int, least: int) -> ShortClass:

@@ -1,9 +1,10 @@
-"""The one interface behind which images are loaded: FFCV files where they exist, PIL everywhere."""
+"""The one interface behind which images are loaded: by FFCV from its files, or by PIL from the images themselves."""
 
 from __future__ import annotations
 
 import importlib
 import logging
+import socket
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,13 +18,19 @@ from numpy.typing import NDArray
 
 from oscbench.data.augment import RANDAUGMENT, centre_windows, hashed_bits, train_windows
 from oscbench.data.images import Pixels, cut, read_resized
-from oscbench.errors import UsageError
+from oscbench.errors import OscbenchError, UsageError
 from oscbench.labels import IntArray
 
 if TYPE_CHECKING:
     from oscbench.data.samples import SampleTable
 
 logger = logging.getLogger(__name__)
+
+Wanted = Literal["auto", "ffcv", "pil"]
+"""What a user may ask for; see ``decide_loader``."""
+
+Backend = Literal["ffcv", "pil"]
+"""The loaders there are. Their pixels differ, so which one it is belongs to what decides a result."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -84,7 +91,7 @@ class LoaderConfig:
         randaugment: Further augmentation in training.
         normalise: Subtract ImageNet's mean and divide by its deviation; the published recipe does not.
         threads: Threads that decode, this worker's own share of the CPUs.
-        backend: ``auto`` takes FFCV where its file and library are there.
+        backend: Which loader; see ``decide_loader``.
     """
 
     crop: int = 224
@@ -95,7 +102,7 @@ class LoaderConfig:
     randaugment: RandAugment | None = None
     normalise: bool = False
     threads: int = 1
-    backend: Literal["auto", "ffcv", "pil"] = "auto"
+    backend: Backend = "pil"
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.stored_side:
@@ -137,21 +144,49 @@ def ffcv_problem() -> str:
     return ""
 
 
-def open_loader(source: DataSplit, config: LoaderConfig) -> ImageLoader:
-    """The loader of a split: FFCV's when asked for, or when its file and library are there; else PIL's."""
-    if config.backend == "ffcv" and source.beton is None:
-        raise UsageError("the FFCV loader needs a converted file; run `oscbench data convert` or use the PIL loader")
-    if config.backend == "pil" or source.beton is None:
-        return PilLoader(source, config)
-    problem = ffcv_problem()
-    if not problem:
-        from oscbench.data.ffcv import FfcvLoader
+def decide_loader(wanted: Wanted, *, converted: bool) -> Backend:
+    """The loader for all workers, decided once where the command runs, so that a result has one kind of pixels.
 
-        return FfcvLoader(source, config)
-    if config.backend == "ffcv":
-        raise UsageError(f"{problem}; `oscbench doctor` says how to get it, or use the PIL loader")
-    logger.warning("%s: reading the original images with PIL instead of %s", problem, source.beton)
-    return PilLoader(source, config)
+    Args:
+        wanted: ``auto`` takes FFCV where it can be imported here, else PIL.
+        converted: Whether the FFCV files are there; then FFCV may be asked for without having it here, only the workers
+            need it.
+
+    Raises:
+        UsageError: FFCV is asked for, but nothing is converted and nothing can be.
+    """
+    if wanted == "pil":
+        return "pil"
+    problem = ffcv_problem()
+    if not problem or (wanted == "ffcv" and converted):
+        return "ffcv"
+    if wanted == "ffcv":
+        raise UsageError(f"{problem}; `oscbench doctor` says how to get it, or use --loader pil")
+    logger.log(logging.WARNING if converted else logging.INFO, "%s: images are read with PIL", problem)
+    return "pil"
+
+
+def open_loader(source: DataSplit, config: LoaderConfig) -> ImageLoader:
+    """The loader of a split, exactly the one that was decided on: the other one's pixels would be another result."""
+    if config.backend == "pil":
+        return PilLoader(source, config)
+    if source.beton is None:
+        raise UsageError("the FFCV loader needs a converted file; run `oscbench data convert` or use --loader pil")
+    host = socket.gethostname()
+    if not source.beton.is_file():
+        raise OscbenchError(
+            f"{source.beton} is missing on {host}; make it with `oscbench data convert` where all nodes see it, or use "
+            "--loader pil"
+        )
+    problem = ffcv_problem()
+    if problem:
+        raise OscbenchError(
+            f"{problem} on {host}, so {source.beton} cannot be read there; install FFCV on it (`oscbench doctor` says "
+            "how), or use --loader pil"
+        )
+    from oscbench.data.ffcv import FfcvLoader
+
+    return FfcvLoader(source, config)
 
 
 def check_request(source: DataSplit, ids: IntArray, batch_size: int) -> IntArray:
@@ -194,7 +229,7 @@ def randaugmented(pixels: NDArray[np.uint8], ids: IntArray, config: LoaderConfig
     """(B, H, W, 3) pixels after RandAugment, each image under its own hashed seed; unchanged when it is off."""
     if config.randaugment is None or not config.train:
         return pixels
-    from oscbench.training.torchvision_import import torchvision
+    from oscbench.torchvision_import import torchvision
 
     v2 = importlib.import_module(f"{torchvision.__name__}.transforms.v2")
     transform = v2.RandAugment(config.randaugment.operations, config.randaugment.magnitude)

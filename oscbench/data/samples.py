@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from oscbench.artifacts import atomic_file
+from oscbench.artifacts import write_text
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.labels import UNKNOWN, ProgressFn
 
@@ -69,7 +70,7 @@ def read_samples(path: Path, *, n_known: int | None = None) -> SampleTable:
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise UsageError(f"sample table {path} cannot be read as CSV: {error}") from error
     if problems:
-        raise UsageError(f"{path}: {listed(problems, 'bad row')}; a row is 'path,label' and there is no header")
+        raise UsageError(f"{path}: {problem_list(problems, 'bad row')}; a row is 'path,label' and there is no header")
     if not labels:
         raise UsageError(f"sample table {path} has no rows")
     return SampleTable(tuple(first_line), np.array(labels, np.int64))
@@ -94,17 +95,23 @@ def _row_problem(row: list[str], n_known: int | None, first_line: dict[str, int]
     return ""
 
 
-def listed(problems: list[str], what: str) -> str:
+def problem_list(problems: list[str], what: str) -> str:
     """All problems counted, the first ten shown, in one line: ``3 bad rows: line 2: …; line 5: …``."""
     plural = what if len(problems) == 1 else f"{what}s"
     more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
     return f"{len(problems)} {plural}: " + "; ".join(problems[:SHOWN]) + more
 
 
+def format_samples(table: SampleTable) -> str:
+    """The text of a sample table."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(zip(table.paths, table.labels.tolist(), strict=True))
+    return text.getvalue()
+
+
 def write_samples(path: Path, table: SampleTable) -> None:
     """Writes ``path,label`` rows whole or not at all."""
-    with atomic_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(zip(table.paths, table.labels.tolist(), strict=True))
+    write_text(path, format_samples(table))
 
 
 def class_names(table: SampleTable) -> list[str]:
@@ -112,7 +119,9 @@ def class_names(table: SampleTable) -> list[str]:
     names = [PurePosixPath(path).parent.name for path in table.paths]
     flat = [path for path, name in zip(table.paths, names, strict=True) if not name]
     if flat:
-        raise UsageError(f"{listed(flat, 'image')} without a folder; a class is a folder, as in train/<class>/<image>")
+        raise UsageError(
+            f"{problem_list(flat, 'image')} without a folder; a class is a folder, as in train/<class>/<image>"
+        )
     return names
 
 
@@ -127,7 +136,7 @@ def check_images(root: Path, paths: Iterable[str], progress: ProgressFn | None =
             if progress is not None:
                 progress(done, len(names))
     if problems:
-        raise OscbenchError(f"{listed(problems, 'unreadable image')}; replace or remove them")
+        raise OscbenchError(f"{problem_list(problems, 'unreadable image')}; replace or remove them")
 
 
 def _image_problem(path: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oscbench.data.samples import SampleTable, listed
+from oscbench.data.samples import SampleTable, problem_list
 from oscbench.errors import UsageError
 from oscbench.labels import SPLITS
 from oscbench.protocols.base import Protocol, ProtocolClass
@@ -33,7 +33,9 @@ def make_splits(protocol: Protocol, root: Path, *, seed: int = SPLIT_SEED) -> di
     images = {part: list_images(root, part, members) for part, members in folders.items()}
     problems = [p for part, members in folders.items() for p in _short_classes(images[part], part, members)]
     if problems:
-        raise UsageError(f"{root}: too few images in {listed(problems, 'class folder')}; 'protocol verify' lists all")
+        raise UsageError(
+            f"{root}: too few images in {problem_list(problems, 'class folder')}; 'protocol verify' lists all"
+        )
 
     pairs = [(path, member.wnid) for member in training_classes for path in images["train"][member.wnid]]
     paths, classes = zip(*pairs, strict=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from oscbench.artifacts import Meta
-from oscbench.features import FeatureSet
+from oscbench.features import FeatureInfo, FeatureSet
 from oscbench.labels import NEGATIVE, UNKNOWN
+from oscbench.origin import Origin
+from oscbench.records import fingerprint
 
 NAME = "demo-synthetic"
 """What tables call this data."""
@@ -45,7 +46,13 @@ def _draw(split: str, centres: np.ndarray, rng: np.random.Generator, seed: int) 
         *(f"negative-{i:02}" for i in range(N_NEGATIVE)),
         *(f"unknown-{i:02}" for i in range(N_UNKNOWN)),
     )
-    config = {"data": NAME, "split": split, "seed": seed}
+    info = FeatureInfo(
+        split=split,
+        n_known=N_KNOWN,
+        classes=classes,
+        fingerprint=fingerprint("features", {"data": NAME, "split": split, "seed": seed}, {}),
+        origin=Origin(data=NAME, protocol="", training="", seed=seed, demo=True),
+    )
     return FeatureSet.from_arrays(
         embedding=embedding,
         logits=logits.astype(np.float32),
@@ -53,5 +60,5 @@ def _draw(split: str, centres: np.ndarray, rng: np.random.Generator, seed: int) 
         n_known=N_KNOWN,
         class_index=class_index,
         classes=classes,
-        meta=Meta.create("features", config=config, inputs={}, seed=seed, n_known=N_KNOWN, classes=classes),
+        info=info,
     )

@@ -1,1 +1,1 @@
-"""Distributed of oscbench."""
+"""What Ray does: joining a cluster, training, extracting, searching, sharding; all else runs without it."""

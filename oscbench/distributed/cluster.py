@@ -12,26 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import ray
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.resources import Resources
 
 CONNECT_SECONDS = 4.0
 """How long a head node may take to accept a connection."""
 ANSWER_SECONDS = 15.0
 """How long it may take to answer as Ray; Ray itself would wait for minutes."""
 _JOIN = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a cluster has, in use or not."""
-
-    cpus: int
-    gpus: int
-    nodes: int
-
-    def __str__(self) -> str:
-        return f"{self.cpus} CPUs and {self.gpus} GPUs on {self.nodes} node{'s' if self.nodes != 1 else ''}"
 
 
 @contextlib.contextmanager
@@ -43,7 +33,7 @@ def connect(address: str | None = None, *, dashboard: bool = False) -> Iterator[
             Ray here and ends it afterwards.
         dashboard: Whether a Ray started here serves its dashboard.
     """
-    if ray.is_initialized():  # an outer stage or a notebook owns the connection
+    if ray.is_initialized():  # a notebook or a test owns the connection
         yield resources()
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user asks for it
@@ -122,3 +112,21 @@ def fair_cpus(workers: int, gpus_per_worker: float) -> int:
     """The largest number of CPUs that each of so many workers can have; 1 where not even that fits."""
     most = resources().cpus // workers
     return next((cpus for cpus in range(most, 1, -1) if fitting_workers(cpus, gpus_per_worker) >= workers), 1)
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """Where the cluster's own page is, and how to get in."""
+
+    url: str
+    entry: str
+
+
+def dashboard() -> Dashboard | None:
+    """The dashboard of the connected cluster; ``None`` when it has none."""
+    url = ray._private.worker.get_dashboard_url()
+    if not url:
+        return None
+    secured = is_token_auth_enabled()
+    entry = "log in with the token that `ray get-auth-token` prints" if secured else "no login needed"
+    return Dashboard(f"http://{url}", entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from typing import Any
 
@@ -11,9 +12,10 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from oscbench.distributed.cluster import require, resources
-from oscbench.distributed.train import WorkerShare
 from oscbench.errors import OscbenchError
 from oscbench.labels import IntArray, ProgressFn
+from oscbench.progress import collected_log, log_once
+from oscbench.resources import WorkerShare
 from oscbench.training.extract import ExtractionJob, Rows, extract_rows
 
 ROWS_PER_TASK = 16_384
@@ -37,9 +39,11 @@ def extract_on_ray(job: ExtractionJob, share: WorkerShare, progress: ProgressFn 
     reference = ray.put(dataclasses.replace(job, threads=share.cpus))
     running = {task.remote(reference, shard): number for number, shard in enumerate(shards)}
     parts: dict[int, Rows] = {}
+    warned: set[str] = set()
     while running:
         done, _ = ray.wait(list(running), num_returns=1)
-        parts[running.pop(done[0])] = _result(done[0])
+        parts[running.pop(done[0])], warnings = _result(done[0])
+        log_once(warnings, warned)
         if progress is not None:
             progress(sum(len(part.ids) for part in parts.values()), n)
     rows = Rows.joined([parts[number] for number in sorted(parts)])
@@ -48,15 +52,18 @@ def extract_on_ray(job: ExtractionJob, share: WorkerShare, progress: ProgressFn 
     return rows
 
 
-def _task(job: ExtractionJob, ids: IntArray) -> Rows:
+def _task(job: ExtractionJob, ids: IntArray) -> tuple[Rows, list[str]]:
+    """The rows, and what the package warned of meanwhile."""
     import torch
 
-    return extract_rows(job, ids, torch.device("cuda" if ray.get_gpu_ids() else "cpu"))
+    with collected_log(logging.WARNING) as warnings:
+        rows = extract_rows(job, ids, torch.device("cuda" if ray.get_gpu_ids() else "cpu"))
+    return rows, warnings
 
 
-def _result(reference: Any) -> Rows:
+def _result(reference: Any) -> tuple[Rows, list[str]]:
     try:
-        rows: Rows = ray.get(reference)
+        found: tuple[Rows, list[str]] = ray.get(reference)
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, OscbenchError):
@@ -64,4 +71,4 @@ def _result(reference: Any) -> Rows:
         raise OscbenchError(f"extraction failed: {type(cause).__name__}: {cause}") from error
     except RayError as error:
         raise OscbenchError(f"extraction lost a worker more than three times ({type(error).__name__})") from error
-    return rows
+    return found

@@ -1,7 +1,7 @@
-"""The distance service: one actor per (protocol, training, seed) that answers all trials of a search.
+"""The evaluation service: one actor that answers all trials of a search on shared features, whatever the method.
 
-None of the hyperparameters of EVM and OpenMax touches a distance, so the settings that wait at one moment are
-evaluated in one pass over the data. A setting evaluated alone gives the same row.
+Settings that wait at one moment are evaluated in one pass over the data: none of the hyperparameters of EVM and
+OpenMax, for example, touches a distance. A setting evaluated alone gives the same row.
 
 Every process that holds a handle of an actor imports the module of its class, so this one imports nothing heavy.
 """
@@ -22,7 +22,8 @@ from oscbench.errors import OscbenchError
 if TYPE_CHECKING:
     from oscbench.numerics.evm.gallery import Gallery
     from oscbench.numerics.evm.source import NeighborSource
-    from oscbench.tuning.objective import Outcome
+    from oscbench.progress import PassMeter, PassProgress
+    from oscbench.tuning.evaluator import EvaluationOptions, Outcome, SharedFeatures
     from oscbench.tuning.space import Setting
 
 logger = logging.getLogger(__name__)
@@ -31,13 +32,13 @@ SERVICE_CPUS = 0.5
 """What the service reserves; little, so that shards of a distance source find room beside it and two searches fit into
 two CPUs. It computes with as many threads as its node has CPUs free when it starts."""
 
-TRIAL_CPUS = 0.02
-"""A trial only waits for the service's answer."""
-
 GATHER_SECONDS = 10.0
 """How long the first pass waits for the processes of all trials. Answered earlier, Tune would give the next setting to
 the process that is free, drop one that is still starting, and start another: one for nearly every setting of a quick
 search, and at its end it would wait for all of them."""
+
+WATCH = "watch"
+"""Concurrency group of the actor's ``progress``, so that callers who wait do not keep it from answering."""
 
 READY_SECONDS = 30.0
 RESTARTS = 3
@@ -86,19 +87,20 @@ class PendingSettings:
             answer.append(outcome)
 
 
-class DistanceService:
+class EvaluationService:
     """The actor's body: feature sets taken once from the object store, and the settings that wait.
 
     The references come with each question rather than at the start, so that a service restarted after a crash, on
     whatever node, finds them.
     """
 
-    def __init__(self, algorithm: str, options: dict[str, Any], callers: int) -> None:
+    def __init__(self, algorithm: str, options: EvaluationOptions, callers: int) -> None:
         self._algorithm = algorithm
         self._options = options
         self._callers = callers
         self._starting = threading.Lock()
         self._pending: PendingSettings | None = None
+        self._meter: PassMeter | None = None
 
     def ready(self) -> bool:
         """Answers as soon as the actor runs."""
@@ -106,47 +108,55 @@ class DistanceService:
 
     def evaluate(self, setting: Setting, features: dict[str, Any]) -> Outcome:
         """The outcome of one setting, given references of the ``train`` and ``val`` feature sets."""
-        from oscbench.tuning.objective import Objective
+        from oscbench.tuning.evaluator import SharedFeatures
 
         with self._starting:
             if self._pending is None:
                 train, validation = ray.get([features["train"], features["val"]])
-                objective = Objective(self._algorithm, train, validation, **self._options, make_source=_source_for)
-                self._pending = PendingSettings(partial(_with_notes, objective), self._callers)
+                make_source = partial(_open_source, memory=self._options.memory)
+                shared = SharedFeatures(self._algorithm, train, validation, self._options, make_source=make_source)
+                self._pending = PendingSettings(partial(self._one_pass, shared), self._callers)
         return self._pending.ask(setting)
 
     def passes(self) -> list[int]:
         """How many settings each pass had."""
         return list(self._pending.passes) if self._pending is not None else []
 
+    def progress(self) -> PassProgress | None:
+        """How far the present pass is; also answers while it computes."""
+        meter = self._meter
+        return meter.now() if meter is not None else None
 
-def _with_notes(evaluate: Callable[[Sequence[Setting]], list[Outcome]], settings: Sequence[Setting]) -> list[Outcome]:
-    """The outcomes, each with what the pass logged: nobody reads the log of this process."""
-    from oscbench.tuning.notes import collected_notes
+    def _one_pass(self, shared: SharedFeatures, settings: Sequence[Setting]) -> list[Outcome]:
+        from oscbench.progress import PassMeter, collected_log
 
-    with collected_notes() as notes:
-        outcomes = evaluate(settings)
-    return [outcome | {"notes": tuple(notes)} for outcome in outcomes]
+        self._meter = PassMeter(len(self.passes()), len(settings))
+        try:
+            with collected_log(logging.WARNING) as warnings:
+                outcomes = shared(settings, self._meter)
+            return [outcome | {"warnings": tuple(warnings)} for outcome in outcomes]
+        finally:
+            self._meter = None
 
 
-def _source_for(gallery: Gallery) -> NeighborSource:
+def _open_source(gallery: Gallery, memory: int | None) -> NeighborSource:
     """Shards where the cluster has room for several, else this process."""
-    from oscbench.distributed.distance_shards import open_source
+    from oscbench.distributed.shards import open_source
     from oscbench.numerics.evm.source import LocalSource
 
     try:
-        return open_source(gallery)
+        return open_source(gallery, memory_budget=memory)
     except OscbenchError as error:  # somebody else was faster: the answer is the same, it only takes longer
         logger.warning("computing without shards: %s", error)
-        return LocalSource(gallery)
+        return LocalSource(gallery, memory_budget=memory)
 
 
-def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> Any:
+def start_service(algorithm: str, options: EvaluationOptions, *, callers: int) -> Any:
     """Starts the service and waits until it runs.
 
     Args:
         algorithm: A registered post-processor.
-        options: Further arguments of ``Objective``.
+        options: How settings are evaluated.
         callers: How many trials may wait at once.
 
     Returns:
@@ -154,7 +164,7 @@ def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> A
     """
     free = [node.get("CPU", 0.0) for node in ray._private.state.available_resources_per_node().values()]
     threads = max(1, math.floor(max(free, default=0.0)))
-    actor = ray.remote(DistanceService).options(
+    actor = ray.remote(concurrency_groups={WATCH: 1})(EvaluationService).options(
         num_cpus=SERVICE_CPUS,
         max_concurrency=callers + 2,
         max_restarts=RESTARTS,
@@ -167,7 +177,7 @@ def start_service(algorithm: str, options: dict[str, Any], *, callers: int) -> A
     except ray.exceptions.GetTimeoutError as error:
         ray.kill(service)
         raise OscbenchError(
-            f"the distance service did not start within {READY_SECONDS:.0f} s: no node has {SERVICE_CPUS:g} CPU free "
+            f"the evaluation service did not start within {READY_SECONDS:.0f} s: no node has {SERVICE_CPUS:g} CPU free "
             f"(`ray status` shows who holds them)"
         ) from error
     return service

@@ -8,17 +8,21 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import ray.train
 import ray.train.torch
-from ray.train import TrainingFailedError, WorkerGroupError
+from ray.train import TrainingFailedError, UserCallback, WorkerGroupError
+from ray.util.queue import Queue
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from oscbench.distributed.cluster import require, resources
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.progress import collected_log, log_once
+from oscbench.resources import WorkerShare
+from oscbench.training.checkpoint import LAST
 from oscbench.training.epoch_metrics import EpochRow
-from oscbench.training.run import EPOCHS, TrainingJob, read_epochs, run_training
+from oscbench.training.run import TrainingJob, run_training
 from oscbench.training.workers import TorchWorkers, Workers
 
 logger = logging.getLogger(__name__)
@@ -26,14 +30,6 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 RETURN_SECONDS = 60.0
 """How long a lost node may take to come back before the training gives up; running it again goes on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerShare:
-    """What Ray reserves for each worker."""
-
-    cpus: int = 1
-    gpus: float = 0.0
 
 
 def train_on_ray(
@@ -50,8 +46,11 @@ def train_on_ray(
     retry cannot tell them apart, so the retry is here. The checkpoint is written by worker 0 and not copied by Ray,
     because Ray's copy is not atomic.
 
+    Every report of a worker carries all epochs so far, so this process needs to see neither the training's folder nor
+    the reports that a lost worker took with it.
+
     Args:
-        job: The training; its folder must be visible to all nodes.
+        job: The training; its folder must be visible to all workers.
         share: Resources per worker.
         max_failures: Lost workers or nodes to survive.
         on_epoch: Called in this process for every epoch that finishes while it runs.
@@ -60,27 +59,69 @@ def train_on_ray(
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     if resources().nodes == 1:  # a watcher of reclaimed nodes would only cost a process here
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-    seen = len(read_epochs(job.folder / EPOCHS))
-    for failures in range(max_failures + 1):
-        error, seen = _attempt(job, share, seen, on_epoch)
-        if error is None:
-            break
-        _raise_if_final(error)
-        if failures == max_failures:
-            raise OscbenchError(
-                f"training lost a worker {max_failures + 1} times, last after epoch {seen} ({_one_line(error)}); "
-                f"the same command goes on from there"
-            )
-        logger.warning("a worker was lost (%s); going on from epoch %d", _one_line(error), seen)
-        _wait_for_room(job, share, seen)
+    # Beside this process, where Ray puts its controller too: the loss of another node must not take the reports along.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    heard = _Heard(Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here}), on_epoch)
+    try:
+        for failures in range(max_failures + 1):
+            error = _attempt(job, share, heard)
+            if error is None:
+                break
+            _raise_if_final(error)
+            done = len(heard.history)
+            if failures == max_failures:
+                raise OscbenchError(
+                    f"training lost a worker {max_failures + 1} times, last after epoch {done} ({_one_line(error)}); "
+                    f"the same command goes on from there"
+                )
+            logger.warning("a worker was lost (%s); going on from epoch %d", _one_line(error), done)
+            _wait_for_room(job, share, done)
+    except Exception:
+        heard.queue.shutdown(force=True)
+        raise
+    # Not after Ctrl-C: without its queue Ray's controller fails, and the thread that waits for it would ask a Ray that
+    # is being shut down, which ends the process on the spot. The queue ends with Ray.
+    heard.queue.shutdown(force=True)
     shutil.rmtree(job.folder / "ray", ignore_errors=True)
-    return read_epochs(job.folder / EPOCHS)
+    return heard.history
 
 
-def _attempt(
-    job: TrainingJob, share: WorkerShare, seen: int, on_epoch: Callable[[EpochRow], None]
-) -> tuple[Exception | None, int]:
-    """One worker group until it ends; how it ended and the number of finished epochs.
+class _HandOver(UserCallback):  # type: ignore[misc]
+    """Passes each report from Ray Train's controller, a process of its own, to the one that waits for the training."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        """Worker 0's epochs and all workers' warnings; back when they are in the queue, hence before the run ends."""
+        warnings = [text for report in metrics for text in report["warnings"]]
+        self._queue.put_nowait(metrics[0] | {"warnings": warnings})
+
+
+class _Heard:
+    """What the reports of all attempts have told so far."""
+
+    def __init__(self, queue: Queue, on_epoch: Callable[[EpochRow], None]) -> None:
+        self.queue = queue
+        self.history: list[EpochRow] = []
+        self._on_epoch = on_epoch
+        self._shown: int | None = None
+        self._warned: set[str] = set()
+
+    def listen(self) -> None:
+        """Takes in what lies in the queue; tells of new epochs and logs new warnings."""
+        for report in self.queue.get_nowait_batch(self.queue.qsize()):
+            log_once(report["warnings"], self._warned)
+            if self._shown is None:  # what a resumed training brings along finished in an earlier run
+                self._shown = len(report["history"]) if report["resumed"] else 0
+            self.history = report["history"]
+            for row in self.history[self._shown :]:
+                self._on_epoch(row)
+            self._shown = len(self.history)
+
+
+def _attempt(job: TrainingJob, share: WorkerShare, heard: _Heard) -> Exception | None:
+    """One worker group until it ends; how it ended.
 
     Ray waits in a thread, so that this one can show epochs and Ctrl-C reaches it as in any program.
     """
@@ -88,7 +129,7 @@ def _attempt(
 
     def fit() -> None:
         try:
-            _trainer(job, share).fit()
+            _trainer(job, share, heard.queue).fit()
             ended.append(None)
         except Exception as error:  # noqa: BLE001 - carried to the waiting thread
             ended.append(error)
@@ -96,16 +137,14 @@ def _attempt(
     thread = threading.Thread(target=fit, name="ray-train", daemon=True)
     thread.start()
     while True:
-        alive = thread.is_alive()  # before reading, so that the last epoch is shown too
-        for row in read_epochs(job.folder / EPOCHS)[seen:]:
-            on_epoch(row)
-            seen += 1
+        alive = thread.is_alive()  # before listening, so that the last epoch is heard of too
+        heard.listen()
         if not alive:
-            return ended[0], seen
+            return ended[0]
         thread.join(POLL_SECONDS)
 
 
-def _trainer(job: TrainingJob, share: WorkerShare) -> ray.train.torch.TorchTrainer:
+def _trainer(job: TrainingJob, share: WorkerShare, queue: Queue) -> ray.train.torch.TorchTrainer:
     per_worker = {"CPU": float(share.cpus)} | ({"GPU": float(share.gpus)} if share.gpus else {})
     return ray.train.torch.TorchTrainer(
         _worker,
@@ -117,6 +156,7 @@ def _trainer(job: TrainingJob, share: WorkerShare) -> ray.train.torch.TorchTrain
             name=f"train-{time.time_ns():x}",
             storage_path=str((job.folder / "ray").absolute()),
             failure_config=ray.train.FailureConfig(max_failures=0),
+            callbacks=[_HandOver(queue)],
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
         ),
     )
@@ -124,8 +164,15 @@ def _trainer(job: TrainingJob, share: WorkerShare) -> ray.train.torch.TorchTrain
 
 def _worker(settings: dict[str, Any]) -> None:
     """What runs on each worker."""
+    job: TrainingJob = settings["job"]
     workers = TorchWorkers() if ray.train.get_context().get_world_size() > 1 else Workers()
-    run_training(settings["job"], workers, ray.train.torch.get_device(), lambda row: ray.train.report(dict(row)))
+    resumed = (job.folder / LAST).exists()  # then the first report is of epochs that were there before
+    with collected_log(logging.WARNING) as warnings:
+
+        def report(history: tuple[EpochRow, ...]) -> None:
+            ray.train.report({"history": list(history), "resumed": resumed, "warnings": list(warnings)})
+
+        run_training(job, workers, ray.train.torch.get_device(), report)
 
 
 def _raise_if_final(error: Exception) -> None:

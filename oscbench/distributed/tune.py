@@ -1,41 +1,41 @@
-"""Ray Tune drives a search: each setting is a trial that asks the distance service and reports its CCR."""
+"""Ray Tune drives a search: each setting is a trial that asks the evaluation service, or trains, and reports CCR."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import ray
 from ray import tune
-from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from oscbench.distributed.service import SERVICE_CPUS, TRIAL_CPUS, start_service
-from oscbench.distributed.trial import ServiceTrial
-from oscbench.errors import OscbenchError
+from oscbench.distributed.cluster import resources
+from oscbench.distributed.service import READY_SECONDS, SERVICE_CPUS, WATCH, start_service
+from oscbench.distributed.trial import ServiceTrial, training_trial
+from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet
 from oscbench.postprocessors import POSTPROCESSORS
-from oscbench.tuning.objective import Outcome
+from oscbench.progress import log_once
+from oscbench.tuning.evaluator import AnyEvaluator, Nobody, Outcome, SharedFeatures, Watcher
+from oscbench.tuning.local import TRIALS, OpenSettings, forget_trial
 from oscbench.tuning.search import SearchRun
 from oscbench.tuning.space import Setting
 from oscbench.tuning.trials import RATES, trial_id
 
-FEW_TRIALS, MANY_TRIALS = 4, 16
-"""Trials that wait for the service at once. Each is a process that takes about a second to start, and what waits is
-evaluated in one pass: few where a pass takes no longer than that, many where it does."""
-
-LARGE_PAIRS = 2e8
-"""Pairs of a training and a validation row from which on a pass takes longer than starting a process."""
-
-FREE_CPU_SECONDS = 10.0
+ROOM_SECONDS = 10.0
 """How long a search waits for a cluster that is busy."""
+
+PROGRESS_SECONDS = 1.0
+"""How often the service is asked how far its pass is."""
 
 FAREWELL_SECONDS = 1.0
 """How long processes that were told to end may take for it."""
@@ -47,20 +47,19 @@ ROUNDS = 2
 """How often what Tune has given up is begun anew. When a process dies between two settings, Tune hears of it twice: the
 first time it tries the trial again, the second time it finds it waiting and gives it up."""
 
-Update = Callable[[SearchRun], None]
-"""Called after each finished trial."""
-
 
 class _Recorder(tune.Callback):  # type: ignore[misc]
     """The one writer of the run folder: records a trial as soon as Tune hears of its result."""
 
-    def __init__(self, run: SearchRun, update: Update | None) -> None:
+    def __init__(self, run: SearchRun, evaluator: AnyEvaluator, watcher: Watcher) -> None:
         self._run = run
-        self._update = update
+        self._evaluator = evaluator
+        self._watcher = watcher
         self.failure: OscbenchError | None = None
         self.lost: list[Setting] = []
         """What Tune has given up."""
         self._trials: list[Trial] = []
+        self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune saves its callbacks with the experiment; open files cannot be, and nothing is restored from there."""
@@ -78,7 +77,11 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """A trial has reported."""
+        """A trial has reported, its outcome or figures on the way."""
+        if "values" in result:
+            self._watcher.step(self._run, trial.config["setting"], result["step"], result["values"])
+            return
+        log_once(result["warnings"], self._warned)
         names = ("error", "notes") if "error" in result else (*RATES, "seconds", "notes")
         self._record(trial.config["setting"], {name: result[name] for name in names})
 
@@ -89,18 +92,18 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
     def give_up(self) -> None:
         """Records what was lost as failed."""
         for setting in self.lost:
-            self._record(setting, {"error": "the process of the trial or of the distance service was lost repeatedly"})
+            self._record(setting, {"error": "the process of the trial or of its service was lost repeatedly"})
 
     def _record(self, setting: Setting, outcome: Outcome) -> None:
-        if self._run.outcome_of(setting) is not None:
+        if trial_id(setting) in {row["trial_id"] for row in self._run.journal.rows}:
             return  # a trial whose process died just after its report is run again by Tune
         try:
             self._run.record(setting, outcome)
         except OscbenchError as error:  # Tune would wrap it
             self.failure = error
             raise
-        if self._update is not None:
-            self._update(self._run)
+        forget_trial(self._run, self._evaluator, setting)
+        self._watcher.update(self._run)
 
 
 class _ProposalSearcher(Searcher):  # type: ignore[misc]
@@ -108,9 +111,7 @@ class _ProposalSearcher(Searcher):  # type: ignore[misc]
 
     def __init__(self, run: SearchRun) -> None:
         super().__init__(metric="sum", mode="max")
-        self._run = run
-        self._proposer = run.search.proposer()
-        self._proposed = 0
+        self._settings = OpenSettings(run)
         self._numbers: dict[str, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,25 +120,16 @@ class _ProposalSearcher(Searcher):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next setting that is not finished; ``None`` while the sampler waits for values."""
-        while self._proposed < self._run.search.total:
-            if not self._proposer.ready():
-                return None
-            proposal = self._proposer.propose()
-            if proposal is None:
-                break
-            number, setting = self._proposed, self._run.search.complete(proposal)
-            self._proposed += 1
-            value = self._run.outcome_of(setting)
-            if value is None:
-                self._numbers[trial_id] = number
-                return {"setting": setting}
-            self._proposer.tell(number, value)
-        return str(Searcher.FINISHED)
+        taken = self._settings.take()
+        if taken is None:
+            return str(Searcher.FINISHED) if self._settings.over else None
+        self._numbers[trial_id], setting = taken
+        return {"setting": setting}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Passes the value on to the sampler."""
         value = None if error or not result else result.get("sum")
-        self._proposer.tell(self._numbers.pop(trial_id), value)
+        self._settings.tell(self._numbers.pop(trial_id), value)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing to keep: the journal replays the search."""
@@ -148,66 +140,105 @@ class _ProposalSearcher(Searcher):  # type: ignore[misc]
 
 def run_search(
     run: SearchRun,
+    evaluator: AnyEvaluator,
     *,
     max_concurrent: int | None = None,
     time_budget: float | None = None,
     tensorboard: bool = False,
-    update: Update | None = None,
+    watcher: Watcher | None = None,
 ) -> None:
     """Runs every trial of the search that is not finished; Ray must be connected.
 
     Args:
-        run: The open folder of the search.
-        max_concurrent: Trials that wait for the service at once; default by the size of the features.
+        run: The open folder of the search; trial processes that train must see it.
+        evaluator: What is asked.
+        max_concurrent: Trials at once: of those that wait for shared features exactly so many, of those that train at
+            most so many.
         time_budget: Seconds after which no more trials are run.
         tensorboard: Whether Tune also writes event files for TensorBoard.
-        update: Called after each finished trial.
+        watcher: Who is told.
     """
-    if run.done >= run.search.total:
+    left, watcher = run.search.total - run.done, watcher or Nobody()
+    if left <= 0:
         return
-    wait_for_cpu(SERVICE_CPUS + TRIAL_CPUS)
-    search = run.search
-    pairs = len(search.train) * len(search.validation)
-    wanted = max_concurrent or (FEW_TRIALS if pairs < LARGE_PAIRS else MANY_TRIALS)
-    callers = min(wanted, search.total - run.done)
-    options = {"rule": search.rule, "score_kind": search.score_kind, "expected": search.expected_settings()}
-    splits = {"train": search.train, "val": search.validation}
-    uses_pooled = getattr(POSTPROCESSORS.get(search.algorithm), "uses_pooled", False)
-    features = {name: ray.put(_to_store(split, with_pooled=uses_pooled)) for name, split in splits.items()}
-    service = start_service(search.algorithm, options, callers=callers)
-    trainable = tune.with_parameters(ServiceTrial, service=service, features=features)
-    recorder = _Recorder(run, update)
-    started = time.monotonic()
-    try:
+    at_once = evaluator.concurrency(left, resources())
+    recorder = _Recorder(run, evaluator, watcher)
+    with contextlib.ExitStack() as ending:
+        ending.callback(evaluator.clean_up)
+        if isinstance(evaluator, SharedFeatures):
+            at_once = min(max_concurrent or at_once, left)
+            wait_for_room(SERVICE_CPUS + evaluator.cpus)
+            trainable = ending.enter_context(_served(run, evaluator, at_once, watcher))
+        else:
+            at_once = max(1, min(max_concurrent or left, at_once, left))
+            wait_for_room(evaluator.cpus, evaluator.gpus)
+            folders = (run.search.folder / TRIALS).resolve()
+            trainable = tune.with_parameters(training_trial, evaluator=evaluator, folders=folders)
+        ending.callback(lambda: _end(recorder.running()))
+        trainable = tune.with_resources(trainable, {"cpu": evaluator.cpus, "gpu": evaluator.gpus})
+        started = time.monotonic()
+        reuse = isinstance(evaluator, SharedFeatures)  # a training would inherit the memory of the one before
         for _ in range(ROUNDS):
-            left = None if time_budget is None else time_budget - (time.monotonic() - started)
-            if left is not None and left <= 0:
+            rest = None if time_budget is None else time_budget - (time.monotonic() - started)
+            if rest is not None and rest <= 0:
                 break
-            recorder.lost.clear()
-            _fit(run, recorder, trainable, callers, left, tensorboard)
+            grid, recorder.lost = recorder.lost or run.remaining(), []
+            _fit(run, grid, recorder, trainable, at_once, rest, tensorboard, reuse=reuse)
             if not recorder.lost:
                 break
         recorder.give_up()
+
+
+@contextlib.contextmanager
+def _served(run: SearchRun, evaluator: SharedFeatures, callers: int, watcher: Watcher) -> Iterator[Any]:
+    """Yields the trainable that asks a service, started for the length of the block and watched in a thread."""
+    splits = {"train": evaluator.train, "val": evaluator.validation}
+    with_pooled = bool(POSTPROCESSORS.info(evaluator.algorithm).needs & {"pooled", "head"})
+    features = {name: ray.put(_to_store(split, with_pooled=with_pooled)) for name, split in splits.items()}
+    service = start_service(evaluator.algorithm, evaluator.options, callers=callers)
+    over = threading.Event()
+
+    def watch() -> None:
+        number, share = 0, 0.0
+        while not over.wait(PROGRESS_SECONDS):
+            asked = service.progress.options(concurrency_group=WATCH).remote()
+            try:
+                current = ray.get(asked, timeout=READY_SECONDS)
+            except ray.exceptions.RayError:  # it is being restarted, or over
+                continue
+            if current is None or (current.number == number and current.done / current.total <= share):
+                continue
+            number, share = current.number, current.done / current.total
+            watcher.progress(run, current)
+
+    thread = threading.Thread(target=watch, name="pass-progress", daemon=True)
+    thread.start()
+    try:
+        yield tune.with_parameters(ServiceTrial, service=service, features=features)
     finally:
-        _end(recorder.running(), service)
+        over.set()
+        ray.kill(service)
+        thread.join()
 
 
-def _end(trials: list[Any], service: Any) -> None:
-    """Ends the trials of a stopped search that still wait, then the service, whose loss they would report."""
+def _end(trials: list[Any]) -> None:
+    """Ends the trials of a stopped search that still run, before a service whose loss they would report."""
     for trial in trials:
         ray.kill(trial)
     if trials:
         time.sleep(FAREWELL_SECONDS)
-    ray.kill(service)
 
 
 def _fit(
     run: SearchRun,
+    grid: list[Setting],
     recorder: _Recorder,
     trainable: Any,
-    callers: int,
+    at_once: int,
     time_budget: float | None,
     tensorboard: bool,
+    *,
+    reuse: bool,
 ) -> None:
     _quiet_tune()
     callbacks: list[tune.Callback] = [recorder]
@@ -217,13 +248,13 @@ def _fit(
         callbacks.append(TBXLoggerCallback())
     exhaustive = run.search.is_exhaustive
     tuner = tune.Tuner(
-        tune.with_resources(trainable, {"cpu": TRIAL_CPUS}),
-        param_space={"setting": tune.grid_search(run.remaining())} if exhaustive else {},
+        trainable,
+        param_space={"setting": tune.grid_search(grid)} if exhaustive else {},
         tune_config=tune.TuneConfig(
             search_alg=None if exhaustive else _ProposalSearcher(run),
             num_samples=1 if exhaustive else -1,
-            reuse_actors=True,
-            max_concurrent_trials=callers,
+            reuse_actors=reuse,
+            max_concurrent_trials=at_once,
             time_budget_s=time_budget,
             trial_dirname_creator=_trial_folder,
         ),
@@ -248,6 +279,7 @@ def _quiet_tune() -> None:
     """No files and tables of Tune's own, which cost more than a trial; Ctrl-C ends the search at once."""
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # figures on the way and errors come without a sum
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
     os.environ.setdefault("TUNE_WARN_THRESHOLD_S", "10")
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
@@ -260,42 +292,28 @@ def _trial_folder(trial: Trial) -> str:
 def _to_store(features: FeatureSet, *, with_pooled: bool) -> FeatureSet:
     """The same set with memory maps as plain arrays, which the object store shares without copying.
 
-    The pooled vectors, by far the largest array, go along only where a method says ``uses_pooled``.
+    The pooled vectors, by far the largest array, go along only where a method needs them; so does the head, which
+    belongs to them.
     """
     fields = {field.name: getattr(features, field.name) for field in dataclasses.fields(features)}
     arrays: Any = {name: np.asarray(value) for name, value in fields.items() if isinstance(value, np.memmap)}
     if not with_pooled:
-        arrays["pooled"] = None
+        arrays |= {"pooled": None, "head": None}
     return dataclasses.replace(features, **arrays)
 
 
-def wait_for_cpu(cpus: float, seconds: float = FREE_CPU_SECONDS) -> None:
-    """Returns when the cluster has that much CPU free; says so when it has not, instead of waiting for ever."""
+def wait_for_room(cpus: float, gpus: float = 0.0, seconds: float = ROOM_SECONDS) -> None:
+    """Returns when the cluster has so much free; says so when it has not, instead of waiting for ever."""
     deadline = time.monotonic() + seconds
-    while ray.available_resources().get("CPU", 0.0) < cpus:
-        if time.monotonic() > deadline:
-            total = ray.cluster_resources().get("CPU", 0.0)
-            free = ray.available_resources().get("CPU", 0.0)
-            raise OscbenchError(
-                f"no free CPU for a trial: the cluster has {total:g} CPU, {free:g} free, and a search needs {cpus:g}; "
-                "wait for the jobs that hold them (`ray status`), or start a cluster of your own without --address"
-            )
-        time.sleep(0.2)
-
-
-@dataclasses.dataclass(frozen=True)
-class Dashboard:
-    """Where the cluster's own page is, and how to get in."""
-
-    url: str
-    entry: str
-
-
-def dashboard() -> Dashboard | None:
-    """The dashboard of the connected cluster; ``None`` when it has none."""
-    url = ray._private.worker.get_dashboard_url()
-    if not url:
-        return None
-    secured = is_token_auth_enabled()
-    entry = "log in with the token that `ray get-auth-token` prints" if secured else "no login needed"
-    return Dashboard(f"http://{url}", entry)
+    for name, need in (("CPU", cpus), ("GPU", gpus)):
+        total = ray.cluster_resources().get(name, 0.0)
+        if total < need:
+            raise UsageError(f"a trial needs {need:g} {name}, the cluster has {total:g}; join a larger one (--address)")
+        while (free := ray.available_resources().get(name, 0.0)) < need:
+            if time.monotonic() > deadline:
+                raise OscbenchError(
+                    f"no free {name} for a trial: the cluster has {total:g} {name}, {free:g} free, and a search needs "
+                    f"{need:g}; wait for the jobs that hold them (`ray status`), or start a cluster of your own "
+                    "without --address"
+                )
+            time.sleep(0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import shutil
@@ -15,11 +16,28 @@ from torch import Tensor
 
 from oscbench.artifacts import atomic_file
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.records import from_mapping
 from oscbench.training.epoch_metrics import EpochRow
 from oscbench.training.model import OpenSetNetwork
+from oscbench.training.recipes import TrainConfig
 
 LAST, BEST = "last.pth", "best.pth"
 _EXTRA = "oscbench"  # what the published format has no key for
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOrigin:
+    """What a checkpoint of ours was trained for; published files say nothing of the kind.
+
+    Attributes:
+        what: Protocol and loss in words.
+        samples: Fingerprint of the sample tables.
+        config: All settings.
+    """
+
+    what: str = ""
+    samples: str = ""
+    config: TrainConfig | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +64,7 @@ class Checkpoint:
     scaler: Mapping[str, Any] = field(default_factory=dict)
     history: tuple[EpochRow, ...] = ()
     fingerprint: str = ""
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: CheckpointOrigin = CheckpointOrigin()
 
     def save(self, path: Path) -> None:
         """Writes the file with the keys of the published format; a full disk leaves the earlier file as it was."""
@@ -60,7 +78,7 @@ class Checkpoint:
                 "scaler": dict(self.scaler),
                 "history": [dict(row) for row in self.history],
                 "fingerprint": self.fingerprint,
-                "origin": dict(self.origin),
+                "origin": dataclasses.asdict(self.origin),
             },
         }
         with atomic_file(path) as temporary:
@@ -87,7 +105,7 @@ class Checkpoint:
             scaler=extra.get("scaler", {}),
             history=tuple(extra.get("history", ())),
             fingerprint=str(extra.get("fingerprint", "")),
-            origin=extra.get("origin", {}),
+            origin=from_mapping(CheckpointOrigin, extra.get("origin", {}), str(path)),
         )
 
     @property
@@ -126,7 +144,7 @@ def load_weights(network: OpenSetNetwork, checkpoint: Checkpoint, *, where: str,
         where: The file, for the message.
         wanted: What the network is for (``protocol p1 with loss eos``), for the message.
     """
-    made_for = checkpoint.origin.get("what", "")
+    made_for = checkpoint.origin.what
     if checkpoint.n_outputs != network.n_outputs or checkpoint.embedding_size != network.embedding_size:
         raise UsageError(
             f"{where}{f' (made for {made_for})' if made_for else ''} has {checkpoint.n_outputs} outputs and "
@@ -142,7 +160,7 @@ def load_weights(network: OpenSetNetwork, checkpoint: Checkpoint, *, where: str,
         if name in checkpoint.model and checkpoint.model[name].shape != value.shape
     ]
     if problems:
-        found = checkpoint.origin.get("config", {}).get("network", "another network")
+        found = checkpoint.origin.config.network if checkpoint.origin.config is not None else "another network"
         raise UsageError(
             f"{where} holds {found}, not {wanted}: {problems[0]} ({len(problems)} differences); see --network"
         )

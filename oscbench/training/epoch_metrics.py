@@ -7,7 +7,16 @@ import logging
 import numpy as np
 
 from oscbench.labels import NEGATIVE
-from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, ccr_fpr_sum, oscr_curve_from_predictions
+from oscbench.metrics import (
+    FPRS,
+    Predictions,
+    ccr_at_fpr,
+    ccr_column,
+    ccr_fpr_sum,
+    closed_set_accuracy,
+    confidence_of_samples,
+    oscr_curve,
+)
 from oscbench.training.loop import Validation
 
 logger = logging.getLogger(__name__)
@@ -33,30 +42,32 @@ EpochRow = dict[str, float]
 def validation_metrics(validation: Validation, *, n_outputs: int, n_known: int) -> EpochRow:
     """Loss, closed-set accuracy, confidence and CCR@FPR on known against negative validation samples.
 
-    Gamma plus is the mean probability of the right class over known samples. Gamma minus is the mean of
-    ``1 - max + 1/C`` over negatives, without ``1/C`` where there is an output for negatives (Palechor et al. 2023,
-    eq. 6). Gamma is their mean. Without negatives gamma minus and the CCR at rates below 1 are NaN.
+    Gamma plus, gamma minus and gamma are those of ``metrics.confidence``: without negatives gamma minus, and with it
+    gamma and the CCR at any rate, is NaN.
     """
-    known, negative = validation.labels >= 0, validation.labels == NEGATIVE
-    offset = 1.0 / n_known if n_outputs == n_known else 0.0
-    gamma_plus = _mean(validation.target_probability[known])
-    gamma_minus = _mean(1.0 - validation.confidence[negative] + offset)
-    curve = oscr_curve_from_predictions(
-        validation.labels, validation.predicted, validation.confidence, unknown_label=NEGATIVE
+    found = Predictions(validation.predicted, validation.confidence)
+    gamma = confidence_of_samples(
+        validation.labels,
+        validation.target_probability,
+        validation.confidence,
+        n_known=n_known,
+        extra_output=n_outputs > n_known,
     )
+    curve = oscr_curve(validation.labels, found, unknown_label=NEGATIVE)
     return {
         "val_loss": float(validation.loss.sum() / validation.weight.sum()),
-        "val_accuracy": _mean(validation.predicted[known] == validation.labels[known]),
-        "gamma_plus": gamma_plus,
-        "gamma_minus": gamma_minus,
-        "gamma": float(np.nanmean([gamma_plus, gamma_minus])),
+        "val_accuracy": closed_set_accuracy(validation.labels, found),
+        "gamma_plus": gamma.known,
+        "gamma_minus": gamma.negative,
+        "gamma": gamma.mean,
         **{ccr_column(fpr): ccr_at_fpr(curve, fpr) for fpr in FPRS},
         "ccr_sum": ccr_fpr_sum(curve),
     }
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(np.mean(values)) if len(values) else float("nan")
+def selection_score(row: EpochRow) -> float:
+    """By which epochs are compared: gamma, or gamma plus where a validation set without negatives leaves no gamma."""
+    return row["gamma_plus"] if np.isnan(row["gamma"]) else row["gamma"]
 
 
 class EpochLog:

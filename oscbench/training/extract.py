@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oscbench.data.loading import DataSplit, LoaderConfig, open_loader
+from oscbench.data.loading import Backend, DataSplit, LoaderConfig, open_loader
 from oscbench.errors import OscbenchError
+from oscbench.features import Head
 from oscbench.labels import IntArray
 from oscbench.training.checkpoint import Checkpoint, load_weights
 from oscbench.training.loop import Place
-from oscbench.training.model import OpenSetNetwork, build_network
+from oscbench.training.model import EmbeddingLayer, OpenSetNetwork, build_network
 
 
 class Rows(NamedTuple):
@@ -48,7 +49,7 @@ class ExtractionJob:
         normalise: Whether the training normalised its images.
         batch_size: Images per forward pass.
         threads: CPU threads of each worker.
-        loader: Which image loader.
+        loader: Which image loader, the same on all workers.
     """
 
     checkpoint: Path
@@ -61,7 +62,7 @@ class ExtractionJob:
     normalise: bool = False
     batch_size: int = 64
     threads: int = 1
-    loader: Literal["auto", "ffcv", "pil"] = "auto"
+    loader: Backend = "pil"
 
 
 def load_network(job: ExtractionJob) -> OpenSetNetwork:
@@ -70,6 +71,14 @@ def load_network(job: ExtractionJob) -> OpenSetNetwork:
     network = build_network(job.network, job.n_outputs, checkpoint.embedding_size)
     load_weights(network, checkpoint, where=str(job.checkpoint), wanted=f"{job.network} for {job.what}")
     return network.eval()
+
+
+def network_head(job: ExtractionJob) -> Head:
+    """The logits as one linear map of the pooled vector: nothing non-linear lies between the two last layers."""
+    network = load_network(job)
+    (embedding,) = (layer for layer in network.modules() if isinstance(layer, EmbeddingLayer))
+    weights = (embedding.weight, embedding.bias, network.logits.weight)
+    return Head.compose(*(weight.detach().double().numpy() for weight in weights))
 
 
 def extract_rows(job: ExtractionJob, ids: IntArray, device: torch.device) -> Rows:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from oscbench.errors import UsageError
 from oscbench.registry import nearest
-from oscbench.training.torchvision_import import torchvision
+from oscbench.torchvision_import import torchvision
 
 TINY_WIDTHS = (32, 64, 128, 256)
 """Channels of the four stages of ``tiny``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -78,6 +77,21 @@ RECIPES: Final[dict[str, Recipe]] = {
 }
 
 
+def recipe_name(recipe: Recipe) -> str:
+    """What tables call a recipe: its name, or that of the one it differs from in the fewest settings, with those.
+
+    >>> recipe_name(dataclasses.replace(RECIPES["published"], epochs=5))
+    'published, epochs=5'
+    """
+    values = dataclasses.asdict(recipe)
+    changes = {
+        name: {key: value for key, value in values.items() if value != getattr(known, key)}
+        for name, known in RECIPES.items()
+    }
+    name = min(changes, key=lambda known: len(changes[known]))
+    return ", ".join([name, *(f"{key}={value}" for key, value in changes[name].items())])
+
+
 def recipe_by_name(name: str) -> Recipe:
     """The recipe called ``name``."""
     if name not in RECIPES:
@@ -102,6 +116,7 @@ class TrainConfig:
         sync_batchnorm: Share batch statistics between workers; GPUs only.
         mixed_precision: Half precision on GPUs; CPUs compute in single precision either way.
         init: SHA-256 of a checkpoint to start from.
+        loader: Which image loader: the pixels of an FFCV file stored as JPEG are not those of the original images.
         seed: Seed of weights, order and augmentation.
     """
 
@@ -117,6 +132,7 @@ class TrainConfig:
     sync_batchnorm: bool = False
     mixed_precision: bool = True
     init: str | None = None
+    loader: Literal["ffcv", "pil"] = "pil"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -124,12 +140,3 @@ class TrainConfig:
             raise UsageError(f"workers and accumulate must be at least 1, got {self.workers} and {self.accumulate}")
         if self.seed < 0:
             raise UsageError(f"seed must not be negative, got {self.seed}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for ``meta.json`` and the fingerprint."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """What ``as_dict`` gave."""
-        return cls(**{**values, "recipe": Recipe(**values["recipe"])})

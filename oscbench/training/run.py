@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from oscbench.artifacts import write_text
-from oscbench.data.loading import Batch, DataSplit, ImageLoader, LoaderConfig, RandAugment, open_loader
+from oscbench.data.loading import Backend, Batch, DataSplit, ImageLoader, LoaderConfig, RandAugment, open_loader
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.labels import NEGATIVE, IntArray
 from oscbench.losses import LOSSES, Criterion, TrainingClasses
 from oscbench.records import from_mapping
 from oscbench.training.allocator import reuse_freed_memory
-from oscbench.training.checkpoint import LAST, Checkpoint, load_weights, publish_best
-from oscbench.training.epoch_metrics import EpochRow, validation_metrics
+from oscbench.training.checkpoint import LAST, Checkpoint, CheckpointOrigin, load_weights, publish_best
+from oscbench.training.epoch_metrics import EpochRow, selection_score, validation_metrics
 from oscbench.training.loop import Place, train_epoch, validate
 from oscbench.training.model import OpenSetNetwork, build_network
 from oscbench.training.order import epoch_order, evaluation_shard, steps_per_epoch, worker_shares
@@ -50,7 +50,7 @@ class TrainingJob:
         samples: Fingerprint of the sample tables, kept in the checkpoint.
         init: Checkpoint to start from.
         threads: CPU threads of each worker.
-        loader: Which image loader.
+        loader: Which image loader, the same on all workers.
         tensorboard: Also write TensorBoard files.
     """
 
@@ -64,7 +64,7 @@ class TrainingJob:
     samples: str = ""
     init: Path | None = None
     threads: int = 1
-    loader: Literal["auto", "ffcv", "pil"] = "auto"
+    loader: Backend = "pil"
     tensorboard: bool = False
 
     @property
@@ -83,7 +83,7 @@ def run_training(
     job: TrainingJob,
     workers: Workers,
     device: torch.device,
-    report: Callable[[EpochRow], None] = lambda row: None,
+    report: Callable[[tuple[EpochRow, ...]], None] = lambda history: None,
 ) -> tuple[EpochRow, ...]:
     """Trains to the end, from the last checkpoint where there is one; returns a row per epoch.
 
@@ -94,7 +94,8 @@ def run_training(
         job: The same on all workers.
         workers: The processes that train together.
         device: This worker's.
-        report: Called on every worker after each epoch, when its checkpoint is safe.
+        report: Called on every worker with all epochs so far: after each, when its checkpoint is safe, and at the
+            start where some are done already.
     """
     if job.config.sync_batchnorm and device.type == "cpu":
         raise UsageError("--sync-batchnorm works on GPUs only; leave it out or set --gpus-per-worker")
@@ -103,8 +104,11 @@ def run_training(
     with _repeatable(job.threads, device):
         session = _Session(job, workers, device)
         try:
+            if session.history:
+                report(session.history)
             while not session.finished:
-                report(session.next_epoch())
+                session.next_epoch()
+                report(session.history)
         finally:
             session.close()
     return session.history
@@ -163,7 +167,7 @@ class _Session:
         out_of_patience = recipe.patience is not None and done - self.best_epoch >= recipe.patience
         return done >= recipe.epochs or (done > 0 and out_of_patience)
 
-    def next_epoch(self) -> EpochRow:
+    def next_epoch(self) -> None:
         """Trains and validates one epoch; on return its checkpoint is on disk."""
         epoch, started = len(self.history), time.perf_counter()
         loss, n_images = self._train(epoch)
@@ -179,14 +183,13 @@ class _Session:
             "seconds": time.perf_counter() - started,
         }
         self.history = (*self.history, row)
-        if metrics["gamma"] > self.best_score:
-            self.best_score, self.best_epoch = metrics["gamma"], epoch + 1
+        if selection_score(metrics) > self.best_score:
+            self.best_score, self.best_epoch = selection_score(metrics), epoch + 1
         if self.workers.rank == 0:
             self._save(epoch + 1)
         if self.board is not None:
             for name, value in row.items():
                 self.board.add_scalar(name, value, epoch + 1)
-        return row
 
     def close(self) -> None:
         """Ends the loaders' threads."""
@@ -260,7 +263,7 @@ class _Session:
             scaler=self.scaler.state_dict(),
             history=self.history,
             fingerprint=self.job.fingerprint,
-            origin={"what": self.job.what, "samples": self.job.samples, "config": self.job.config.as_dict()},
+            origin=CheckpointOrigin(what=self.job.what, samples=self.job.samples, config=self.job.config),
         ).save(self.job.folder / LAST)
         self._publish(epoch)
 

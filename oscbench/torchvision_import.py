@@ -3,7 +3,7 @@
 A torchvision built for CUDA, imported beside a CPU build of torch, fails with "operator torchvision::nms does not
 exist", because it registers properties of detection operators whose library did not load. Declaring those operators
 cures that; classification models, weights and transforms do not use them. Where the library loads, nothing is
-declared. Use ``from oscbench.training.torchvision_import import torchvision`` before any other torchvision import.
+declared. Use ``from oscbench.torchvision_import import torchvision`` before any other torchvision import.
 """
 
 from __future__ import annotations

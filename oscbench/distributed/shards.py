@@ -2,10 +2,11 @@
 
 The training rows go into the object store once; every actor reads them there, without a copy of its own where a node
 has several. An actor keeps the tails and fits of its rows and answers a batch of queries with its best rows; the answer
-of all is the maximum (``neighbors.combine``), the same to the last bit for any number of shards.
+of all is the maximum (``numerics.evm.shard.combine``), the same to the last bit for any number of shards.
 
 An actor that dies, with its process or its node, is replaced and only its rows are computed again. Where the cluster
-has no room for a successor, an actor that is left takes over the rows.
+has no room for a successor, an actor that is left takes over the rows. Ray's own restarts do not serve: an actor whose
+place went with its node would wait for that place for ever, and nobody would hear of losses that come back.
 
 Memory of one actor: the rows in float32 (beside the shared float64), its own rows' tails and fits, the answer to one
 call. ``memory_budget`` bounds the sum for each actor; settings then take several passes, or tails are computed again.
@@ -25,11 +26,10 @@ from typing import Any, Final
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.util.placement_group import placement_group_table, remove_placement_group
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from oscbench.distributed.cluster import resources
-from oscbench.distributed.shard_places import Bundle, plan_bundles, reserve
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.labels import FloatArray, ProgressFn
 from oscbench.numerics.evm.fits import FitCounts, Grid, InclusionKind, TailSetting
@@ -44,6 +44,9 @@ NO_ROOM_SECONDS: Final = 10.0
 MAX_LOSSES: Final = 5
 """So many actors may die during one question; more point to a fault that comes back, such as too little memory."""
 POLL_SECONDS: Final = 0.25
+
+Bundle = dict[str, float]
+"""Resources of one shard, by Ray's names."""
 
 Rows = tuple[int, int]
 
@@ -203,6 +206,7 @@ class ShardedSource:
     ) -> None:
         bundles = plan_bundles(n_shards, cpus_per_shard, device)
         self.gallery, self.counts = gallery, FitCounts()
+        self.memory_budget: int | None = options.get("memory_budget")
         self.replaced: list[int] = []
         self.ranges: list[Rows] = row_ranges(len(gallery), len(bundles))
         self._bundles: list[Bundle] = bundles[: len(self.ranges)]
@@ -238,7 +242,7 @@ class ShardedSource:
         A cover is chosen among all rows of a class, so settings with a ``cover_threshold`` below 1 are refused.
         """
         Grid.of(settings)
-        if any(getattr(setting, "cover_threshold", 1.0) < 1.0 for setting in settings):
+        if any(setting.cover_threshold < 1.0 for setting in settings):
             raise UsageError("shards do not compute settings with cover_threshold < 1; use a local source for them")
         check_width(queries, self.gallery.rows.shape[1], "query features")
         prepare_rows(queries, self.gallery.metric, "query features")  # bad rows are refused before the shards begin
@@ -284,7 +288,7 @@ class ShardedSource:
         """Every shard's answer in row order; what a lost actor had to answer is asked of its successor."""
         answers: dict[int, Any] = {}
         pending = dict(self._send(shard, method, arguments) for shard in range(len(self.ranges)))
-        losses_before = len(self.replaced)
+        losses_before, furthest = len(self.replaced), 0
         while pending:
             ready, _ = ray.wait(list(pending), timeout=POLL_SECONDS if progress else None)
             for reference in ready:
@@ -298,7 +302,8 @@ class ShardedSource:
                     self._replace(shard, actor, error, len(self.replaced) - losses_before)
                     pending.update([self._send(shard, method, arguments)])
             if progress is not None:
-                progress(self._thousandths(pending), 1000)
+                furthest = max(furthest, self._thousandths(pending))  # a busy or a new actor would set it back
+                progress(furthest, 1000)
         return [answers[shard] for shard in range(len(self.ranges))]
 
     def _send(self, shard: int, method: str, arguments: tuple[Any, ...]) -> tuple[Any, tuple[int, Any]]:
@@ -378,3 +383,68 @@ def _first_line(error: Exception) -> str:
 
 def _watch(actor: Any) -> Any:
     return actor.work.options(concurrency_group="watch").remote()
+
+
+# --- where shards run ---------------------------------------------------------------------------------------------
+
+
+def plan_bundles(n_shards: int | None, cpus_per_shard: float | None, device: str | None) -> list[Bundle]:
+    """What each shard asks of Ray; raises where the cluster could never give it."""
+    if n_shards is not None and n_shards < 1:
+        raise UsageError(f"n_shards must be >= 1, got {n_shards}")
+    if cpus_per_shard is not None and not cpus_per_shard > 0:
+        raise UsageError(f"cpus_per_shard must be > 0, got {cpus_per_shard}")
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    free = list(ray._private.state.available_resources_per_node().values())
+    may_use_gpus = device != "cpu" and any(node.get("GPU") for node in nodes)
+    n_on_gpus = (n_shards or sum(int(node.get("GPU", 0)) for node in free)) if may_use_gpus else 0
+    if n_on_gpus:
+        bundles: list[Bundle] = [{"GPU": 1.0, "CPU": cpus_per_shard or 1.0}] * n_on_gpus
+    elif n_shards is None and cpus_per_shard is None:
+        return [{"CPU": float(math.floor(node["CPU"]))} for node in free if node.get("CPU", 0) >= 1] or [{"CPU": 1.0}]
+    else:
+        cpus = [node.get("CPU", 0.0) for node in nodes]
+        share = cpus_per_shard or _largest_share(cpus, n_shards or 1)
+        bundles = [{"CPU": share}] * (n_shards or max(1, sum(int(node / share) for node in cpus)))
+    _refuse_too_many(bundles, nodes)
+    return bundles
+
+
+def _largest_share(cpus: Sequence[float], n_shards: int) -> float:
+    """The most CPUs that each of ``n_shards`` can have on nodes with so many; whole ones where there are enough.
+
+    >>> _largest_share([4, 2], 2), _largest_share([2], 3)
+    (2.0, 0.6666)
+    """
+    candidates = sorted((node / parts for node in cpus if node for parts in range(1, n_shards + 1)), reverse=True)
+    fitting = (share for share in candidates if sum(int(node / share + 1e-9) for node in cpus) >= n_shards)
+    share = next(fitting, 1.0)
+    return float(math.floor(share)) if share >= 1 else math.floor(share * 10_000) / 10_000  # Ray counts to 1e-4
+
+
+def _refuse_too_many(bundles: Sequence[Bundle], nodes: Sequence[dict[str, float]]) -> None:
+    bundle = bundles[0]
+    fitting = sum(min(int(node.get(name, 0.0) / need) for name, need in bundle.items()) for node in nodes)
+    if len(bundles) > fitting:
+        raise UsageError(
+            f"{_describe(bundles)} do not fit into {resources()}, at most {fitting} such shards do; "
+            "ask for fewer shards or less for each, or join a larger cluster"
+        )
+
+
+def reserve(bundles: list[Bundle], seconds: float) -> Any:
+    """A placement group over as many nodes as possible, ready; raises when others hold the resources."""
+    group = placement_group(bundles, strategy="SPREAD")
+    if not group.wait(seconds):
+        remove_placement_group(group)
+        free = ray.available_resources()
+        raise OscbenchError(
+            f"{_describe(bundles)} found no room within {seconds:.0f} s: free are {free.get('CPU', 0):g} CPUs and "
+            f"{free.get('GPU', 0):g} GPUs of {resources()} (`ray status` shows who holds the rest)"
+        )
+    return group
+
+
+def _describe(bundles: Sequence[Bundle]) -> str:
+    each = " and ".join(f"{need:g} {name}" for name, need in bundles[0].items())
+    return f"{len(bundles)} shard{'s' if len(bundles) > 1 else ''} with {each} each"
