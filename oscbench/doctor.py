@@ -47,7 +47,7 @@ _PROBES = (
     ),
     _Probe(
         "torchvision",
-        "from oscbench.training.torchvision_import import torchvision\n"
+        "from oscbench.torchvision_import import torchvision\n"
         "torchvision.models.resnet18(); print(torchvision.__version__)",
         _SETUP,
     ),

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from oscbench.cli.common import DataOption, JsonOption, ProtocolOption, RunsOption, SeedOption, examples, print_json
+from oscbench.cli.common import (
+    DataOption,
+    DryRunOption,
+    JsonOption,
+    NameOption,
+    ProtocolOption,
+    RunsOption,
+    SeedOption,
+    examples,
+    print_json,
+    print_plan,
+)
 
 data_app = typer.Typer(name="data", help="Images: draw the embedded data, convert, verify.", no_args_is_help=True)
-
-
-NameOption = Annotated[str | None, typer.Option("--name", help="Name of the data below the runs folder.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -74,26 +83,35 @@ def convert(
     processes: Annotated[
         int | None, typer.Option("--processes", min=1, help="Processes that convert; default: one per CPU.")
     ] = None,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Writes one FFCV file per split (image, label, sample id) for fast training, with a manifest of checksums.
 
     Images are resized by PIL to the stored side. An interrupted conversion keeps the splits that were done.
     """
-    from oscbench.data.convert import ConvertConfig
-    from oscbench.pipeline import converted_files, ensure_beton, open_workspace
+    from oscbench.data.convert import ConvertConfig, require_ffcv
+    from oscbench.stages.beton import Beton
+    from oscbench.stages.runner import Session
+    from oscbench.stages.samples import Samples
+    from oscbench.stages.stage import ensure, plan
+    from oscbench.stages.workspace import open_workspace
 
     workspace = open_workspace(runs=runs, data=data, protocol=protocol, name=name)
     config = ConvertConfig(side=side or workspace.stored_side, quality=quality, mode=mode, raw_share=raw_share)
-    meta = ensure_beton(workspace, config, processes=processes)
-    assert meta is not None  # only an implied conversion may be left out
-    if as_json:
-        print_json(
-            {"folder": workspace.run.beton, "fingerprint": meta.fingerprint, "config": meta.config, **meta.details}
-        )
+    beton = Beton.of(Samples.of(workspace), config, processes)
+    session = Session()  # converts in processes of its own
+    if dry_run:
+        print_plan(plan([beton], session), as_json)
         return
-    for split, file in converted_files(meta).items():
-        print(f"{workspace.run.beton / split}.beton  {file.samples} images  {file.bytes / 1e6:.1f} MB")
+    require_ffcv()
+    ensure([beton], session)
+    if as_json:
+        document = {"folder": beton.folder, "fingerprint": beton.fingerprint, "config": asdict(beton.config)}
+        print_json(document | asdict(beton.result))
+        return
+    for split, file in beton.result.files.items():
+        print(f"{beton.file(split)}  {file.samples} images  {file.bytes / 1e6:.1f} MB")
 
 
 @data_app.command(
@@ -108,22 +126,33 @@ def verify(
     data: DataOption = "demo",
     runs: RunsOption = Path("runs"),
     name: NameOption = None,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Finds truncated, altered and missing sample tables, FFCV files and images, and names them.
 
     Contents are compared with the checksums of the conversion; images that were never converted are decoded.
     """
-    from oscbench.data.samples import listed
+    from oscbench.data.samples import problem_list
     from oscbench.errors import OscbenchError
-    from oscbench.pipeline import open_workspace
-    from oscbench.verification import verify_data
+    from oscbench.stages.runner import Session
+    from oscbench.stages.samples import Samples
+    from oscbench.stages.stage import ensure, plan
+    from oscbench.stages.verification import verify_data
+    from oscbench.stages.workspace import open_workspace
 
     workspace = open_workspace(runs=runs, data=data, protocol=protocol, name=name)
-    found = verify_data(workspace)
+    samples = Samples.in_use(workspace)
+    if samples is None or dry_run:
+        samples = Samples.of(workspace)
+        if dry_run:
+            print_plan(plan([samples], Session()), as_json)
+            return
+        ensure([samples], Session())
+    found = verify_data(samples)
     if as_json:
         print_json({"data": workspace.title, "checked": found.checked, "problems": found.problems})
     if found.problems:
-        raise OscbenchError(f"{workspace.title}: {listed(list(found.problems), 'problem')}")
+        raise OscbenchError(f"{workspace.title}: {problem_list(list(found.problems), 'problem')}")
     if not as_json:
         print(f"{workspace.title}: {', '.join(found.checked)}: all as they were made")

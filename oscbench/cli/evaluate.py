@@ -11,21 +11,35 @@ import typer
 
 from oscbench.cli.common import (
     AddressOption,
+    CpusPerWorkerOption,
     DataOption,
+    DryRunOption,
+    GpusPerWorkerOption,
     JsonOption,
+    LoaderOption,
+    LocalOption,
+    NameOption,
+    NumWorkersOption,
     RunsOption,
     SeedOption,
     YesOption,
     examples,
+    open_session,
     print_json,
+    print_plan,
+    training_options,
 )
 from oscbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from oscbench.distributed.tuning_stage import FeatureRequest
+    from oscbench.cli.tune_view import LiveView
+    from oscbench.metrics import CcrRule
     from oscbench.postprocessors import ScoreKind
     from oscbench.report.evaluation import Options, SplitFigures
-    from oscbench.report.scoring import Run
+    from oscbench.runs import Run
+    from oscbench.stages.features import AnyFeatures, FeatureRequest
+    from oscbench.stages.scores import Scores
+    from oscbench.tuning.trials import Best
 
 ScoresOption = Annotated[
     list[str] | None,
@@ -58,16 +72,23 @@ def evaluate(
         Path | None, typer.Option("--params", help="best.yaml of a search, perhaps of another protocol.")
     ] = None,
     data: DataOption = "demo",
-    name: Annotated[str | None, typer.Option("--name", help="Name of the data below the runs folder.")] = None,
+    name: NameOption = None,
     runs_folder: RunsOption = Path("runs"),
+    num_workers: NumWorkersOption = 1,
+    cpus_per_worker: CpusPerWorkerOption = None,
+    gpus_per_worker: GpusPerWorkerOption = None,
+    loader: LoaderOption = "auto",
     address: AddressOption = None,
+    local: LocalOption = False,
     yes: YesOption = False,
+    dry_run: DryRunOption = False,
     alg: Annotated[list[str] | None, typer.Option("--alg", help="Post-processor to fit; repeatable.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE of the one --alg; repeatable.")
     ] = None,
     score_kind: Annotated[
-        str | None, typer.Option(help="log, probability or logit; default: the post-processor's own.")
+        Literal["log", "probability", "logit", "native", "published"] | None,
+        typer.Option("--score-kind", help="Default: the one the search used, else the method's first."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write the scores of --features here.")] = None,
     rule: Annotated[
@@ -88,15 +109,17 @@ def evaluate(
     and the scores of validation and test are kept. --params takes a setting from elsewhere and shows what it loses.
     """
     from oscbench.report.evaluation import Options, evaluate_split
-    from oscbench.report.scoring import runs_from_features, runs_from_scores, save_scores
+    from oscbench.runs import runs_from_features, runs_from_scores, save_scores
 
     if protocol is not None or params is not None:
-        from oscbench.cli.tune import parse_losses
-        from oscbench.distributed.tuning_stage import FeatureRequest
+        from oscbench.cli.train import parse_losses
+        from oscbench.cli.tune_view import LiveView
+        from oscbench.stages.features import FeatureRequest
+        from oscbench.stages.stage import ensure, plan
 
         if scores is not None or settings or out is not None or not alg:
             raise UsageError("--protocol and --params go with --alg NAME, and not with --scores, --set or --out")
-        source = FeatureRequest(
+        request = FeatureRequest(
             runs=runs_folder,
             protocol=protocol,
             losses=parse_losses(loss) if loss is not None else None,
@@ -104,10 +127,19 @@ def evaluate(
             data=data,
             name=name,
             features=Path(features) if features is not None else None,
-            address=address,
-            yes=yes,
+            options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
         )
-        runs = _tuned_runs(source, tuple(alg), params, score_kind)
+        view = LiveView(runs_folder)
+        wanted = _tuned_scores(request, tuple(alg), params, score_kind, rule, view)
+        with open_session(address, local, view.dashboard) as session:
+            if dry_run:
+                print_plan(plan([stage for stage, _ in wanted], session), as_json)
+                return
+            with contextlib.redirect_stdout(sys.stderr):  # Ray prints warnings of its own; stdout is for the result
+                ensure([stage for stage, _ in wanted], session, yes=yes)
+        runs = [_run_of(stage, label) for stage, label in wanted]
+    elif dry_run:
+        raise UsageError("--dry-run shows the stages of --protocol; scores and features given by hand have none")
     elif (scores is None) == (features is None):
         raise UsageError(
             "give either --scores DIR or --features DIR with --alg NAME (DIR may be 'demo'), or --protocol with --alg"
@@ -135,17 +167,64 @@ def evaluate(
         typer.echo(f"{len(written)} files in {plots}", err=True)
 
 
-def _tuned_runs(
-    source: FeatureRequest, algorithms: tuple[str, ...], params: Path | None, score_kind: str | None
-) -> list[Run]:
-    """Scores with the settings that searches have found."""
-    from oscbench.cli.tune_view import LiveView
-    from oscbench.distributed.scoring_stage import RefitRequest, tuned_runs
+def _tuned_scores(
+    request: FeatureRequest,
+    algorithms: tuple[str, ...],
+    params: Path | None,
+    score_kind: ScoreKind | None,
+    rule: CcrRule,
+    view: LiveView,
+) -> list[tuple[Scores, str]]:
+    """The scores that are asked for, each with what tables call it.
 
-    kind = cast("ScoreKind | None", score_kind)  # refused by name where a method does not have it
-    request = RefitRequest(source=source, algorithms=algorithms, params=params, score_kind=kind)
-    with contextlib.redirect_stdout(sys.stderr):  # Ray prints warnings of its own to stdout
-        return tuned_runs(request, LiveView())
+    Those of the best setting found; with a setting from elsewhere those of that, and of the best one here beside it.
+    """
+    from oscbench.stages.features import requested_features
+    from oscbench.stages.scores import best_search, has_hyperparameters, scores_of_best, scores_with
+    from oscbench.tuning.trials import Best
+
+    kind = score_kind
+    given = Best.read(params) if params is not None else None
+    if given is not None and algorithms != (given.algorithm,):
+        raise UsageError(f"--params {params} holds a setting of {given.algorithm}; use --alg {given.algorithm}")
+    wanted: list[tuple[Scores, str]] = []
+    for features in requested_features(request):
+        for algorithm in algorithms:
+            if given is None:
+                stage = scores_of_best(features, algorithm, view, rule=rule, score_kind=kind)
+                if any(step.name == "tune" and step.state() not in ("done", "given") for step in stage.inputs.values()):
+                    view.say(f"{algorithm} has not been tuned on {features.folder}; searching its grid first")
+                wanted.append((stage, algorithm))
+                continue
+            here = best_search(features, algorithm, rule=rule, score_kind=kind)
+            if here is None or not _is_from(given, features, here.result.params):
+                name = f"{algorithm} with the setting of {given.data} {given.protocol} {given.training}"
+                given_kind = kind or cast("ScoreKind", given.score_kind)
+                wanted.append((scores_with(features, algorithm, given.params, given_kind), name))
+            if here is not None:
+                best = scores_of_best(features, algorithm, view, rule=rule, score_kind=kind)
+                wanted.append((best, f"{algorithm} tuned here"))
+            elif has_hyperparameters(algorithm):
+                view.say(f"no search of {algorithm} on these features yet, so there is nothing to compare with")
+    return wanted
+
+
+def _is_from(given: Best, features: AnyFeatures, params: dict[str, Any]) -> bool:
+    """Whether a setting is the one that was found on these features."""
+    origin = features.origin
+    there = (given.data, given.protocol, given.training, given.seed, given.params)
+    return there == (origin.data, origin.protocol, origin.training, origin.seed or 0, params)
+
+
+def _run_of(stage: Scores, label: str) -> Run:
+    """The finished scores as a run of the report."""
+    import dataclasses
+
+    from oscbench.runs import Run, title_of
+
+    splits = stage.load()
+    title = title_of(next(iter(splits.values())), str(stage.folder))
+    return Run(title=dataclasses.replace(title, algorithm=label), splits=splits)
 
 
 def parse_settings(settings: list[str]) -> dict[str, Any]:
@@ -166,32 +245,30 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
 def _print_tables(runs: list[Run], figures: list[list[SplitFigures]], options: Options) -> None:
     from oscbench.report.tables import evaluation_table, markdown
 
-    for heading in dict.fromkeys(run.origin.data_heading for run in runs):
+    for heading in dict.fromkeys(run.title.origin.heading for run in runs):
         print(heading)
     for run in runs:
-        params = ", ".join(f"{name}={value}" for name, value in run.origin.params.items())
-        print(f"{run.origin.label}: score kind {run.origin.score_kind}{f'; {params}' if params else ''}")
+        params = ", ".join(f"{name}={value}" for name, value in run.title.params.items())
+        print(f"{run.title.label}: score kind {run.title.score_kind}{f'; {params}' if params else ''}")
     for line in dict.fromkeys(
         text for run, parts in zip(runs, figures, strict=True) for text in _confidence(run, parts)
     ):
         print(line)
     interval = f"; 95 % intervals of {options.resamples} resamples" if options.resamples else ""
     print(f"CCR rule {options.rule}, weights by {options.weights}{interval}; - is a rate that cannot be reached\n")
-    named = [(run.origin.label, parts) for run, parts in zip(runs, figures, strict=True)]
-    print(markdown(evaluation_table(named)))
+    titled = [(run.title, parts) for run, parts in zip(runs, figures, strict=True)]
+    print(markdown(evaluation_table(titled)))
 
 
 def _confidence(run: Run, parts: list[SplitFigures]) -> list[str]:
     """The confidence of the network on each split, once for all post-processors of that network."""
     from oscbench.report.tables import confidence_text
 
-    network = f"network {run.origin.training}".rstrip()
+    network = f"network {run.title.origin.training}".rstrip()
     return [f"{network}, {text}" for text in map(confidence_text, parts) if text]
 
 
 def _document(runs: list[Run], figures: list[list[SplitFigures]], options: Options) -> dict[str, Any]:
-    import dataclasses
-
     from oscbench.report.tables import split_document
 
     return {
@@ -200,8 +277,7 @@ def _document(runs: list[Run], figures: list[list[SplitFigures]], options: Optio
         "resamples": options.resamples,
         "seed": options.seed,
         "runs": [
-            dataclasses.asdict(run.origin)
-            | {"demo": run.origin.is_demo, "splits": [split_document(part) for part in parts]}
+            run.title.document() | {"splits": [split_document(part) for part in parts]}
             for run, parts in zip(runs, figures, strict=True)
         ],
     }

@@ -69,8 +69,8 @@ def _export_samples(scores: str, threshold: float | None, out: Path) -> None:
     if threshold is not None and math.isnan(threshold):
         raise UsageError("--threshold nan: give a number; `oscbench threshold` finds one")
     from oscbench.artifacts import atomic_file
-    from oscbench.report.scoring import load_scores
     from oscbench.report.tables import sample_table
+    from oscbench.runs import load_scores
 
     table = sample_table(load_scores(scores), threshold)
     with atomic_file(out) as temporary:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from oscbench.cli.common import (
     AddressOption,
+    CpusPerWorkerOption,
     DataOption,
+    DryRunOption,
+    GpusPerWorkerOption,
     JsonOption,
+    LoaderOption,
+    LocalOption,
+    NameOption,
+    NumWorkersOption,
     ProtocolOption,
     RunsOption,
     SeedOption,
     YesOption,
     examples,
+    open_session,
     print_json,
+    print_plan,
+    training_options,
 )
 from oscbench.errors import UsageError
 
@@ -36,41 +46,62 @@ def extract(
     loss: Annotated[str, typer.Option("--loss", help="softmax, garbage, eos, objectosphere, or all.")] = "softmax",
     data: DataOption = "demo",
     runs: RunsOption = Path("runs"),
-    name: Annotated[str | None, typer.Option("--name", help="Name of the data below the runs folder.")] = None,
+    name: NameOption = None,
     seed: SeedOption = 0,
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="A file instead of the own training, also a published one.")
     ] = None,
     network: Annotated[str | None, typer.Option("--network", help="Architecture of --checkpoint.")] = None,
+    num_workers: NumWorkersOption = 1,
+    cpus_per_worker: CpusPerWorkerOption = None,
+    gpus_per_worker: GpusPerWorkerOption = None,
     address: AddressOption = None,
-    gpus_per_worker: Annotated[
-        float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs of each worker; default: 1 where there are.")
-    ] = None,
-    loader: Annotated[Literal["auto", "ffcv", "pil"], typer.Option("--loader", help="Image loader.")] = "auto",
+    local: LocalOption = False,
+    loader: LoaderOption = "auto",
     yes: YesOption = False,
+    dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write logits, embedding and pooled vectors of train, val and test; what is there is re-used."""
-    from oscbench.cli.train import PUBLISHED_LOSSES
-    from oscbench.distributed.stages import Execution, ensure_features
-    from oscbench.features import load_feature_folder
-    from oscbench.labels import SPLITS
-    from oscbench.pipeline import open_workspace
+    """Write logits, embedding and pooled vectors of train, val and test; what is there is re-used.
+
+    The network is the one last trained (or given by --checkpoint) for this loss and seed.
+    """
+    from oscbench.cli.train import parse_losses
+    from oscbench.stages.features import FeatureRequest, requested_features
+    from oscbench.stages.stage import ensure, plan
 
     if checkpoint is not None and loss == "all":
         raise UsageError("--checkpoint is one network; name its --loss instead of all")
     if network is not None and checkpoint is None:
         raise UsageError("--network belongs to --checkpoint; an own training knows its network")
-    workspace = open_workspace(runs=runs, data=data, protocol=protocol, name=name)
-    execution = Execution(address=address, gpus_per_worker=gpus_per_worker, loader=loader, yes=yes)
-    results: list[dict[str, Any]] = []
-    for one in PUBLISHED_LOSSES if loss == "all" else (loss,):
-        folder = ensure_features(
-            workspace, loss=one, seed=seed, checkpoint=checkpoint, network=network, execution=execution
-        )
-        splits = load_feature_folder(folder)
-        counts = {split: len(splits.split(split)) for split in SPLITS}
-        results.append({"loss": one, "folder": str(folder), "samples": counts})
+    request = FeatureRequest(
+        runs=runs,
+        protocol=protocol,
+        losses=parse_losses(loss),
+        seeds=(seed,),
+        data=data,
+        name=name,
+        checkpoint=checkpoint,
+        network=network,
+        options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
+    )
+    wanted = requested_features(request)
+    with open_session(address, local) as session:
+        if dry_run:
+            print_plan(plan(wanted, session), json)
+            return
+        ensure(wanted, session, yes=yes)
+    results: list[dict[str, Any]] = [
+        {
+            "loss": features.origin.training,
+            "network": features.origin.network,
+            "recipe": features.origin.recipe,
+            "train": features.origin.train,
+            "folder": str(features.folder),
+            "samples": features.result.samples,
+        }
+        for features in wanted
+    ]
     if json:
         print_json(results)
         return

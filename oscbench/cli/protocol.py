@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oscbench.cli.common import JsonOption, ProtocolOption, examples, print_json
+from oscbench.cli.common import JsonOption, ProtocolOption, examples, print_json, print_rows
 
 if TYPE_CHECKING:
-    from oscbench.data.counts import Verification
+    from oscbench.data.counts import CountComparison
     from oscbench.protocols.base import Protocol
 
 ProtocolArgument = Annotated[str, typer.Argument(metavar="PROTOCOL", help="1, 2, 3, or a protocol file of one's own.")]
@@ -36,7 +35,7 @@ def list_protocols(json: JsonOption = False) -> None:
     if json:
         print_json({"protocols": rows})
     else:
-        _print_table(("protocol", *ROLES), [tuple(map(str, row.values())) for row in rows])
+        print_rows(rows)
 
 
 @protocol_app.command("show", epilog=examples("oscbench protocol show 1", "oscbench protocol show 3 --json"))
@@ -48,8 +47,13 @@ def show(protocol: ProtocolArgument, json: JsonOption = False) -> None:
     if json:
         print_json(protocol_document(loaded))
         return
-    rows = [(role, c.wnid, str(c.label), str(c.printed_order), c.name) for role in ROLES for c in loaded.role(role)]
-    _print_table(("role", "wnid", "label", "printed", "name"), rows)
+    print_rows(
+        [
+            {"role": role, "wnid": c.wnid, "label": c.label, "printed": c.printed_order, "name": c.name}
+            for role in ROLES
+            for c in loaded.role(role)
+        ]
+    )
 
 
 @protocol_app.command(
@@ -120,12 +124,12 @@ def verify(data: FolderOption, protocol: ProtocolOption = "1", json: JsonOption 
     from oscbench.protocols.base import load_protocol
 
     loaded = load_protocol(protocol)
-    verification = verify_counts(loaded, data)
+    comparison = verify_counts(loaded, data)
     if json:
-        print_json({"protocol": str(loaded.number or loaded.name), "ok": verification.ok, **asdict(verification)})
+        print_json({"protocol": str(loaded.number or loaded.name), "ok": comparison.ok, **asdict(comparison)})
     else:
-        _print_verification(verification)
-    if not verification.ok:
+        _print_comparison(comparison)
+    if not comparison.ok:
         raise typer.Exit(1)
 
 
@@ -139,19 +143,19 @@ def _sizes(protocol: Protocol) -> str:
     return ", ".join(f"{len(protocol.role(role))} {role}" for role in ROLES)
 
 
-def _print_verification(verification: Verification) -> None:
-    rows = [
-        (c.folder, c.role, str(c.classes), str(c.found), "-" if c.expected is None else str(c.expected))
-        for c in verification.counts
-    ]
-    _print_table(("folder", "role", "classes", "images", "expected"), rows)
-    for s in verification.short:
+def _print_comparison(comparison: CountComparison) -> None:
+    print_rows(
+        [
+            {
+                "folder": c.folder,
+                "role": c.role,
+                "classes": c.classes,
+                "images": c.found,
+                "expected": "-" if c.expected is None else c.expected,
+            }
+            for c in comparison.counts
+        ]
+    )
+    for s in comparison.short:
         print(f"short: {s.folder}/{s.wnid} ({s.name}, {s.role}) has {s.found} images, at least {s.at_least} expected")
-    print("all counts agree" if verification.ok else f"{len(verification.short)} short classes; counts do not agree")
-
-
-def _print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Plain columns, wide enough for their content, that cut and awk can read."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("all counts agree" if comparison.ok else f"{len(comparison.short)} short classes; counts do not agree")

@@ -29,19 +29,17 @@ def threshold(
     as_json: JsonOption = False,
 ) -> None:
     """Choose a threshold on validation negatives; show the CCR it gives, and what it does on the test."""
-    import dataclasses
-
     from oscbench.report.evaluation import choose_threshold
-    from oscbench.report.scoring import runs_from_scores
     from oscbench.report.tables import markdown, threshold_document, threshold_table
+    from oscbench.runs import runs_from_scores
 
     (run,) = runs_from_scores([scores])
     report = choose_threshold(run.splits, fpr, resamples=bootstrap, seed=seed)
     if as_json:
-        print_json(dataclasses.asdict(run.origin) | {"demo": run.origin.is_demo} | threshold_document(report))
+        print_json(run.title.document() | threshold_document(report))
         return
-    print(run.origin.data_heading)
-    print(f"{run.origin.label}: score kind {run.origin.score_kind}")
+    print(run.title.origin.heading)
+    print(f"{run.title.label}: score kind {run.title.score_kind}")
     print(f"threshold {report.threshold.value!r}: accept a sample when its highest score is at or above it")
     print(f"chosen on the negatives of {report.chosen_on} for FPR <= {fpr:g}; interval of {bootstrap} resamples\n")
     print(markdown(threshold_table(report)))

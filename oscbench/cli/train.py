@@ -10,20 +10,31 @@ import typer
 
 from oscbench.cli.common import (
     AddressOption,
+    CpusPerWorkerOption,
     DataOption,
     DryRunOption,
+    GpusPerWorkerOption,
     JsonOption,
+    LoaderOption,
+    LocalOption,
+    NameOption,
+    NumWorkersOption,
     ProtocolOption,
     RunsOption,
     SeedOption,
+    YesOption,
     examples,
+    open_session,
     print_json,
+    print_plan,
+    print_rows,
+    training_options,
 )
 from oscbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from oscbench.artifacts import Meta
-    from oscbench.pipeline import Workspace
+    from oscbench.stages.training import Training
+    from oscbench.stages.workspace import Workspace
     from oscbench.training.recipes import TrainConfig
 
 PUBLISHED_LOSSES = ("softmax", "garbage", "eos")
@@ -47,16 +58,13 @@ def train(
     ] = "softmax",
     data: DataOption = "demo",
     runs: RunsOption = Path("runs"),
-    name: Annotated[str | None, typer.Option("--name", help="Name of the data below the runs folder.")] = None,
+    name: NameOption = None,
     seed: SeedOption = 0,
-    num_workers: Annotated[int, typer.Option("--num-workers", min=1, help="Workers that train together.")] = 1,
-    cpus_per_worker: Annotated[
-        int | None, typer.Option("--cpus-per-worker", min=1, help="CPUs of each worker; default: an equal share.")
-    ] = None,
-    gpus_per_worker: Annotated[
-        float | None, typer.Option("--gpus-per-worker", min=0, help="GPUs of each worker; default: 1 where there are.")
-    ] = None,
+    num_workers: NumWorkersOption = 1,
+    cpus_per_worker: CpusPerWorkerOption = None,
+    gpus_per_worker: GpusPerWorkerOption = None,
     address: AddressOption = None,
+    local: LocalOption = False,
     network: Annotated[
         str | None, typer.Option("--network", help="tiny or any torchvision classifier; default: resnet50, demo: tiny.")
     ] = None,
@@ -97,17 +105,20 @@ def train(
         int | None, typer.Option("--patience", min=1, help="Stop after so many epochs without a better γ.")
     ] = None,
     init: Annotated[Path | None, typer.Option("--init", help="Checkpoint to start from, also a published one.")] = None,
-    loader: Annotated[Literal["auto", "ffcv", "pil"], typer.Option("--loader", help="Image loader.")] = "auto",
+    loader: LoaderOption = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard files.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume/--restart", help="Go on with an interrupted training, or start anew.")
     ] = True,
+    yes: YesOption = False,
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train one network per loss; the same command again goes on where it was interrupted."""
-    from oscbench.distributed.stages import Execution, ensure_training
-    from oscbench.pipeline import open_workspace
+    from oscbench.stages.samples import Samples
+    from oscbench.stages.stage import ensure, plan
+    from oscbench.stages.training import training_of
+    from oscbench.stages.workspace import open_workspace
 
     workspace = open_workspace(runs=runs, data=data, protocol=protocol, name=name)
     changes = {
@@ -134,30 +145,36 @@ def train(
             sync_batchnorm=sync_batchnorm,
             mixed_precision=not full_precision,
         )
-        for one in (PUBLISHED_LOSSES if loss == "all" else (loss,))
+        for one in parse_losses(loss)
     ]
-    if dry_run:
-        print_json([{"data": workspace.run.data, "protocol": workspace.protocol.slug, **c.as_dict()} for c in configs])
-        return
-    results = []
-    for config in configs:
-        execution = Execution(
-            address=address,
-            cpus_per_worker=cpus_per_worker,
-            gpus_per_worker=gpus_per_worker,
-            loader=loader,
-            resume=resume,
-            tensorboard=tensorboard,
-        )
-        meta = ensure_training(workspace, loss=config.loss, seed=seed, config=config, init=init, execution=execution)
-        results.append(_summary(workspace, config, meta))
-    print_json(results) if json else _print_table(results)
+    options = training_options(num_workers, cpus_per_worker, gpus_per_worker, loader)
+    samples = Samples.of(workspace)
+    trainings = [
+        training_of(workspace, samples, config, options, init=init, tensorboard=tensorboard) for config in configs
+    ]
+    with open_session(address, local) as session:
+        if dry_run:
+            print_plan(plan(trainings, session, anew=not resume), json)
+            return
+        ensure(trainings, session, yes=yes, anew=not resume)
+    results = [_summary(training) for training in trainings]
+    print_json(results) if json else print_rows(results)
+
+
+def parse_losses(text: str) -> tuple[str, ...]:
+    """Registered losses of ``eos``, ``softmax,eos`` or ``all``."""
+    from oscbench.losses import LOSSES
+
+    names = PUBLISHED_LOSSES if text == "all" else tuple(part.strip() for part in text.split(","))
+    for name in names:
+        LOSSES.info(name)
+    return tuple(dict.fromkeys(names))
 
 
 def _config(
     workspace: Workspace, loss: str, seed: int, network: str | None, recipe: str | None, changes: dict[str, Any]
 ) -> TrainConfig:
-    from oscbench.distributed.stages import default_config
+    from oscbench.stages.training import default_config
     from oscbench.training.recipes import recipe_by_name
 
     config = default_config(workspace, loss=loss, seed=seed)
@@ -193,26 +210,24 @@ def _randaugment(text: str | None) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[1])
 
 
-def _summary(workspace: Workspace, config: TrainConfig, meta: Meta) -> dict[str, Any]:
-    last = meta.details["last"]
+def _summary(training: Training) -> dict[str, Any]:
+    config, meta = training.config, training.meta
+    last = meta.result.last
     return {
-        "data": workspace.run.data,
-        "protocol": workspace.protocol.slug,
+        "data": training.room.data,
+        "protocol": training.room.protocol,
         "loss": config.loss,
         "network": config.network,
+        "recipe": training.origin.recipe,
         "seed": config.seed,
-        "epochs": meta.details["epochs"],
-        "val_accuracy": round(last["val_accuracy"], 4),
-        "gamma": round(last["gamma"], 4),
-        "ccr_sum": round(last["ccr_sum"], 4),
-        "best_epoch": int(meta.details["best"]["epoch"]),
+        "train": training.fingerprint,
+        "epochs": meta.result.epochs,
+        **{name: _rounded(last[name]) for name in ("val_accuracy", "gamma", "ccr_sum")},
+        "best_epoch": int(meta.result.best["epoch"] or 0),
         "seconds": round(meta.seconds, 1),
-        "folder": str(workspace.run.training(config.loss, config.seed)),
+        "folder": str(training.folder),
     }
 
 
-def _print_table(results: list[dict[str, Any]]) -> None:
-    widths = {name: max(len(name), *(len(str(row[name])) for row in results)) for name in results[0]}
-    print("  ".join(f"{name:<{width}}" for name, width in widths.items()).rstrip())
-    for row in results:
-        print("  ".join(f"{row[name]!s:<{width}}" for name, width in widths.items()).rstrip())
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -12,20 +12,28 @@ import typer
 
 from oscbench.cli.common import (
     AddressOption,
+    CpusPerWorkerOption,
     DataOption,
     DryRunOption,
+    GpusPerWorkerOption,
     JsonOption,
+    LoaderOption,
+    LocalOption,
+    NameOption,
+    NumWorkersOption,
     RunsOption,
     YesOption,
     examples,
+    open_session,
     print_json,
+    print_plan,
+    training_options,
 )
 from oscbench.errors import StoppedError, UsageError
 
 if TYPE_CHECKING:
-    from oscbench.distributed.tuning_stage import TuneRequest
     from oscbench.postprocessors import ScoreKind
-    from oscbench.tuning.search import Search
+    from oscbench.stages.search import Tune
     from oscbench.tuning.space import SearchSpace
 
 
@@ -73,12 +81,21 @@ def tune(
         Literal["inclusive", "published"], typer.Option("--rule", help="How CCR at a rate is read from the curve.")
     ] = "inclusive",
     score_kind: Annotated[
-        Literal["log", "probability", "logit"], typer.Option("--score-kind", help="Score the curve is made of.")
-    ] = "log",
+        Literal["log", "probability", "logit", "native", "published"] | None,
+        typer.Option("--score-kind", help="Score the curve is made of; default: the method's first."),
+    ] = None,
     data: DataOption = "demo",
-    name: Annotated[str | None, typer.Option("--name", help="Name of the data below the runs folder.")] = None,
+    name: NameOption = None,
     runs: RunsOption = Path("runs"),
+    num_workers: NumWorkersOption = 1,
+    cpus_per_worker: CpusPerWorkerOption = None,
+    gpus_per_worker: GpusPerWorkerOption = None,
+    loader: LoaderOption = "auto",
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="What distances and fits may take in each process: 4GiB, 800MB.")
+    ] = None,
     address: AddressOption = None,
+    local: LocalOption = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished search without asking.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write event files for TensorBoard.")] = False,
     yes: YesOption = False,
@@ -90,10 +107,22 @@ def tune(
     Missing stages (data, training, features) are run first. Every finished trial is kept: a killed search goes on
     where it was when the same command is run again. `oscbench watch` shows it live.
     """
-    from oscbench.cli.tune_view import LiveView, print_report, print_warnings, report_of
-    from oscbench.distributed.tuning_stage import FeatureRequest, TuneRequest, ensure_tuning
+    from oscbench.cli.train import parse_losses
+    from oscbench.cli.tune_view import LiveView, print_report, print_warnings
+    from oscbench.report.search import report_of
+    from oscbench.stages.features import FeatureRequest, requested_features
+    from oscbench.stages.runner import SearchOptions
+    from oscbench.stages.search import Tune
+    from oscbench.stages.stage import ensure, plan
 
-    source = FeatureRequest(
+    found = _space(alg, search, score_kind, space, set_values or [])
+    options = SearchOptions(
+        max_concurrent=max_concurrent,
+        time_budget=parse_duration(time_budget) if time_budget is not None else None,
+        tensorboard=tensorboard,
+    )
+    budget = parse_bytes(memory) if memory is not None else None
+    request = FeatureRequest(
         runs=runs,
         protocol=protocol,
         losses=parse_losses(loss) if loss is not None else None,
@@ -101,27 +130,40 @@ def tune(
         data=data,
         name=name,
         features=features,
-        address=address,
-        yes=yes,
+        options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
     )
-    request = TuneRequest(
-        source=source,
-        algorithm=alg,
-        space=_space(alg, search, score_kind, space, set_values or []),
-        search=search,
-        trials=trials,
-        max_concurrent=max_concurrent,
-        time_budget=parse_duration(time_budget) if time_budget is not None else None,
-        tensorboard=tensorboard,
-        rule=rule,
-        score_kind=score_kind,
-    )
-    if dry_run:
-        _print_plan(request, json)
-        return
-    with contextlib.redirect_stdout(sys.stderr):  # Ray prints warnings of its own to stdout, which is for the result
-        searches = ensure_tuning(request, LiveView(), lambda begun: _ask_to_resume(begun, resume or yes))
-    report = report_of(searches)
+    if local and tensorboard:
+        raise UsageError("--tensorboard is written by Ray Tune; leave it out with --local")
+    view = LiveView(runs)
+    searches = [
+        Tune.of(
+            source,
+            alg,
+            found,
+            view,
+            search=search,
+            trials=trials,
+            rule=rule,
+            score_kind=score_kind,
+            options=options,
+            memory=budget,
+        )
+        for source in requested_features(request)
+    ]
+    with open_session(address, local, view.dashboard) as session:
+        if dry_run:
+            print_plan(plan(searches, session), json)
+            return
+        states = [tune.state() for tune in searches]
+        if set(states) == {"done"}:
+            view.say("the search is complete already; nothing was run again")
+        begun = [tune for tune, state in zip(searches, states, strict=True) if state == "resumable"]
+        _ask_to_resume(begun, resume or yes)
+        with contextlib.redirect_stdout(
+            sys.stderr
+        ):  # Ray prints warnings of its own to stdout, which is for the result
+            ensure(searches, session, yes=yes)
+    report = report_of([tune.search() for tune in searches])
     print_json(report) if json else print_report(report)
     print_warnings(report)
 
@@ -144,15 +186,16 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def parse_losses(text: str) -> tuple[str, ...]:
-    """Registered losses of ``eos``, ``softmax,eos`` or ``all``."""
-    from oscbench.cli.train import PUBLISHED_LOSSES
-    from oscbench.losses import LOSSES
+def parse_bytes(text: str) -> int:
+    """Bytes of ``4GiB``, ``800MB``, ``1.5G``.
 
-    names = PUBLISHED_LOSSES if text == "all" else tuple(part.strip() for part in text.split(","))
-    for name in names:
-        LOSSES.info(name)
-    return tuple(dict.fromkeys(names))
+    >>> parse_bytes("4GiB"), parse_bytes("800 MB")
+    (4294967296, 800000000)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"--memory {text!r} is no amount of memory; write it like 4GiB or 800MB")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " "))
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -166,48 +209,33 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def _space(algorithm: str, search: str, score_kind: ScoreKind, path: Path | None, overrides: list[str]) -> SearchSpace:
+def _space(
+    algorithm: str, search: str, score_kind: ScoreKind | None, path: Path | None, overrides: list[str]
+) -> SearchSpace:
     from oscbench.postprocessors import POSTPROCESSORS
     from oscbench.postprocessors.base import usable_score_kind
     from oscbench.tuning.space import load_space
 
     params = POSTPROCESSORS.info(algorithm).params
-    usable_score_kind(algorithm, score_kind)
+    if score_kind is not None:
+        usable_score_kind(algorithm, score_kind)
     space = load_space(algorithm, params, path=path, overrides=overrides)
     if search != "grid" and space.grid and not space.ranges:
         raise UsageError(f"the search space of {algorithm} has no ranges: section; add one or use --search grid")
     return space
 
 
-def _print_plan(request: TuneRequest, json: bool) -> None:
-    from oscbench.distributed.tuning_stage import DEFAULT_LOSSES, DEFAULT_SEEDS
-    from oscbench.tuning.search import DEFAULT_TRIALS
-
-    space, source = request.space, request.source
-    grid = request.search == "grid" or not space.grid
-    plan = {
-        "algorithm": request.algorithm,
-        "protocol": source.protocol,
-        "losses": list(source.losses or DEFAULT_LOSSES),
-        "seeds": list(source.seeds or DEFAULT_SEEDS),
-        "search": request.search,
-        "trials": len(space.settings()) if grid else request.trials or DEFAULT_TRIALS,
-        "space": space.described("grid" if grid else request.search),
-        "features": str(source.features or "extracted by earlier stages"),
-        "runs": str(source.runs),
-    }
-    if json:
-        print_json(plan)
-        return
-    for name, value in plan.items():
-        print(f"{name:10} {value}")
-
-
-def _ask_to_resume(begun: list[Search], agreed: bool) -> None:
+def _ask_to_resume(begun: list[Tune], agreed: bool) -> None:
     """One question for all searches that an earlier run has left unfinished."""
-    if not begun or agreed:
+    unfinished = [(tune, tune.finished_before()) for tune in begun]
+    unfinished = [(tune, done) for tune, done in unfinished if done]
+    if not unfinished:
         return
-    state = ", ".join(f"{search.folder} has {search.finished_before()} of {search.total} trials" for search in begun)
+    for tune, _ in unfinished:
+        tune.refuse_busy()  # somebody may be working on it: say that, rather than ask to go on with it
+    if agreed:
+        return
+    state = ", ".join(f"{tune.folder} has {done} of {tune.total} trials" for tune, done in unfinished)
     if not sys.stdin.isatty():
         raise UsageError(f"an unfinished search is there ({state}); add --resume to go on with it")
     if not typer.confirm(f"An unfinished search is there ({state}). Go on with it?", default=True, err=True):

@@ -1,0 +1,160 @@
+"""Scores: a post-processor with one setting, fitted on the training features, on validation and test."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oscbench.errors import OscbenchError
+from oscbench.metrics import CcrRule
+from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
+from oscbench.postprocessors.base import usable_score_kind
+from oscbench.scores import ScoreSet
+from oscbench.scoring import fit_and_score
+from oscbench.stages.features import AnyFeatures, OwnFeatures
+from oscbench.stages.runner import Session
+from oscbench.stages.search import FinishedSearch, SearchView, Tune
+from oscbench.stages.stage import Stage
+from oscbench.tuning.space import load_space
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresConfig:
+    """What decides the scores, besides the features.
+
+    Attributes:
+        algorithm: Name of the post-processor.
+        params: Its setting; ``None``: the best of the search among the inputs.
+        score_kind: ``None``: the kind the search used, else the method's own.
+        test: Fingerprint of the test rows of a user's own features, which no stage decides.
+    """
+
+    algorithm: str
+    params: dict[str, Any] | None
+    score_kind: ScoreKind | None
+    test: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresResult:
+    """The setting that was used, and the digest of the scores of each split."""
+
+    params: dict[str, Any]
+    score_kind: str
+    scores: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scores(Stage[ScoresConfig, ScoresResult]):
+    """Score sets ``val/`` and, where the features have one, ``test/``."""
+
+    name = "scores"
+    config_type, result_type = ScoresConfig, ScoresResult
+
+    features: AnyFeatures
+
+    @property
+    def alias(self) -> str:
+        """See ``Stage.alias``."""
+        origin = self.features.origin
+        return f"{origin.training}/s{origin.seed or 0}/{self.config.algorithm}/scores"
+
+    def describe(self) -> str:
+        """See ``Stage.describe``."""
+        return f"{self.config.algorithm} on {self.features.folder}"
+
+    def load(self) -> dict[str, ScoreSet]:
+        """The finished score sets by split."""
+        return {split: ScoreSet.load(self.folder / split) for split in self.result.scores}
+
+    def make(self, work: Path, session: Session) -> ScoresResult:
+        """Fits on the training features and scores the others."""
+        params, kind = self.config.params, self.config.score_kind
+        if params is None:
+            search = self.inputs["tune"]
+            assert isinstance(search, Tune | FinishedSearch)
+            if not search.room.store.exists(search.path):
+                raise OscbenchError(
+                    f"trials of the search in {search.folder} failed (see the column 'error' of its trials.csv), so "
+                    "there is no best setting yet; run the same command again"
+                )
+            params, kind = search.result.params, kind or search.config.score_kind
+        splits = fit_and_score(
+            self.features.load().by_name(), self.config.algorithm, params, score_kind=kind, origin=self.features.origin
+        )
+        for split, scores in splits.items():
+            scores.save(work / split)
+        some = next(iter(splits.values()))
+        assert some.info is not None, "fitted scores say what they are"
+        return ScoresResult(
+            params=some.info.params,
+            score_kind=some.info.score_kind,
+            scores={split: scores.content_fingerprint() for split, scores in splits.items()},
+        )
+
+
+def has_hyperparameters(algorithm: str) -> bool:
+    """Whether there is anything to search for."""
+    return bool(dataclasses.fields(POSTPROCESSORS.info(algorithm).params))
+
+
+def scores_with(
+    features: AnyFeatures, algorithm: str, params: Mapping[str, Any], score_kind: ScoreKind | None = None
+) -> Scores:
+    """Scores with a given setting."""
+    kind = usable_score_kind(algorithm, score_kind) if score_kind is not None else None
+    config = ScoresConfig(algorithm=algorithm, params=dict(params), score_kind=kind, test=_test_rows(features))
+    return Scores(room=features.room, config=config, inputs={"features": features}, features=features)
+
+
+def scores_of_best(
+    features: AnyFeatures,
+    algorithm: str,
+    view: SearchView,
+    *,
+    rule: CcrRule = "inclusive",
+    score_kind: ScoreKind | None = None,
+) -> Scores:
+    """Scores with the best setting found for these features: by any finished search, else by the grid to be run."""
+    if not has_hyperparameters(algorithm):
+        return scores_with(features, algorithm, {}, score_kind)
+    kind = usable_score_kind(algorithm, score_kind) if score_kind is not None else None
+    search = best_search(features, algorithm, rule=rule, score_kind=kind)
+    tune: Tune | FinishedSearch
+    if search is not None:
+        tune = search
+    else:
+        space = load_space(algorithm, POSTPROCESSORS.info(algorithm).params)
+        tune = Tune.of(features, algorithm, space, view, rule=rule, score_kind=kind)
+    config = ScoresConfig(algorithm=algorithm, params=None, score_kind=kind, test=_test_rows(features))
+    inputs: dict[str, Stage[Any, Any]] = {"features": features, "tune": tune}
+    return Scores(room=features.room, config=config, inputs=inputs, features=features)
+
+
+def _test_rows(features: AnyFeatures) -> str:
+    test = features.load().test if isinstance(features, OwnFeatures) else None
+    return "" if test is None or test.info is not None else test.fingerprint
+
+
+def best_search(
+    features: AnyFeatures, algorithm: str, *, rule: CcrRule, score_kind: ScoreKind | None
+) -> FinishedSearch | None:
+    """The finished search of these features, as they are now, that reached most; ``None`` where there is none.
+
+    Sums of different rules or kinds of score are not compared: without a kind the method's first one counts that was
+    searched.
+    """
+    found = [FinishedSearch.at(features, folder) for folder in sorted(features.room.root.glob(f"{Tune.name}-*"))]
+    fitting = [
+        search
+        for search in found
+        if search is not None and (search.config.algorithm, search.config.ccr_rule) == (algorithm, rule)
+    ]
+    for kind in POSTPROCESSORS.info(algorithm).score_kinds if score_kind is None else (score_kind,):
+        of_kind = [search for search in fitting if search.config.score_kind == kind]
+        if of_kind:
+            return max(of_kind, key=lambda search: search.result.sum)
+    return None

@@ -1,0 +1,261 @@
+"""Searches: the hyperparameters of a post-processor, tried on the features of one network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from oscbench.artifacts import Meta, is_complete
+from oscbench.errors import StoppedError, UsageError
+from oscbench.metrics import CcrRule
+from oscbench.origin import Origin
+from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
+from oscbench.postprocessors.base import usable_score_kind
+from oscbench.stages.features import AnyFeatures
+from oscbench.stages.runner import SearchOptions, Session
+from oscbench.stages.stage import Given, Stage
+from oscbench.tuning.evaluator import AnyEvaluator, SharedFeatures, Watcher, check_validation
+from oscbench.tuning.proposals import GENERATION
+from oscbench.tuning.search import DEFAULT_TRIALS, Search, SearchKind, SearchRun, trial_count
+from oscbench.tuning.space import SearchSpace
+from oscbench.tuning.trials import read_trials
+
+START_SECONDS, TRIAL_SECONDS = 12.0, 0.06
+"""What a search costs beside the evaluation itself: Ray's start with its first trials, and each trial (measured)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """What decides the table. Not in it: the number of trials, so that a search can be made longer.
+
+    Attributes:
+        algorithm: Name of the post-processor.
+        search: How settings are chosen.
+        space: The part of the search space that this way of choosing looks at.
+        ccr_rule: How CCR is read at a rate.
+        score_kind: Score the curve is made of.
+        seed: Of the search; that of the training.
+        generation: Settings that an Optuna search proposes from one state of knowledge; 0 for others.
+    """
+
+    algorithm: str
+    search: SearchKind
+    space: dict[str, Any]
+    ccr_rule: CcrRule
+    score_kind: ScoreKind
+    seed: int
+    generation: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """What came out.
+
+    Attributes:
+        trials: Finished ones.
+        params: The best setting.
+        sum: What it reached.
+    """
+
+    trials: int
+    params: dict[str, Any]
+    sum: float
+
+
+class SearchView(Watcher, Protocol):
+    """Who is told what happens in a search."""
+
+    def begin(self, run: SearchRun) -> None:
+        """It starts or goes on."""
+        ...
+
+    def end(self, run: SearchRun) -> None:
+        """It is over."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tune(Stage[SearchConfig, SearchResult]):
+    """``trials.csv``, ``trials.parquet``, ``best.yaml`` and the study; a killed search goes on where it was.
+
+    Attributes:
+        features: What the settings are tried on; the same stage as among the inputs.
+        space: The whole search space.
+        trials: How many settings a budgeted search tries; a grid is always tried whole.
+        options: How it is run.
+        memory: Bytes that distances and fits may take in each process; ``None``: no limit.
+        view: Who is told what happens.
+    """
+
+    name = "tune"
+    config_type, result_type = SearchConfig, SearchResult
+    resumes = spreads = True
+
+    features: AnyFeatures
+    space: SearchSpace
+    trials: int = DEFAULT_TRIALS
+    options: SearchOptions = SearchOptions()
+    memory: int | None = None
+    view: SearchView
+
+    @classmethod
+    def of(
+        cls,
+        features: AnyFeatures,
+        algorithm: str,
+        space: SearchSpace,
+        view: SearchView,
+        *,
+        search: SearchKind = "grid",
+        trials: int | None = None,
+        rule: CcrRule = "inclusive",
+        score_kind: ScoreKind | None = None,
+        options: SearchOptions = SearchOptions(),  # noqa: B008 - frozen
+        memory: int | None = None,
+    ) -> Tune:
+        """The search of an algorithm on some features.
+
+        Args:
+            features: What the settings are tried on.
+            algorithm: A registered post-processor.
+            space: Where its settings come from.
+            view: Who is told.
+            search: ``grid``, ``optuna`` or ``random``.
+            trials: Budget of the last two.
+            rule: How CCR is read at a rate.
+            score_kind: Score the curve is made of; default: the method's first. One with a single kind answers in that.
+            options: How it is run.
+            memory: Bytes that distances and fits may take.
+        """
+        generation = max(GENERATION, options.max_concurrent or 0) if search == "optuna" else 0
+        config = SearchConfig(
+            algorithm=algorithm,
+            search=search,
+            space=space.described(search),
+            ccr_rule=rule,
+            score_kind=usable_score_kind(algorithm, score_kind or POSTPROCESSORS.info(algorithm).score_kinds[0]),
+            seed=features.origin.seed or 0,
+            generation=generation,
+        )
+        return cls(
+            room=features.room,
+            config=config,
+            inputs={"features": features},
+            features=features,
+            space=space,
+            trials=trials or DEFAULT_TRIALS,
+            options=options,
+            memory=memory,
+            view=view,
+        )
+
+    @property
+    def alias(self) -> str:
+        """See ``Stage.alias``."""
+        return search_alias(self.features.origin, self.config.algorithm)
+
+    @cached_property
+    def total(self) -> int:
+        """How many trials the search has in the end."""
+        return trial_count(self.space, self.config.search, self.trials)
+
+    def describe(self) -> str:
+        """See ``Stage.describe``."""
+        origin = self.features.origin
+        return (
+            f"{self.config.algorithm} on {origin.data} {origin.protocol}, {origin.training}, seed {origin.seed or 0}: "
+            f"{self.total} trials by {self.config.search}"
+        )
+
+    def check(self) -> None:
+        """Refuses features on which nothing can be searched, and a bound on what a method does not keep."""
+        if self.memory is not None and not POSTPROCESSORS.info(self.config.algorithm).shares_work:
+            raise UsageError(
+                f"--memory bounds distances that the settings of a method share, and {self.config.algorithm} keeps "
+                "none; leave it out"
+            )
+        if self.features.state() in ("done", "given"):
+            check_validation(self.features.load().val, str(self.features.folder / "val"))
+
+    def finished_before(self) -> int:
+        """How many trials an earlier, perhaps killed, run of the same search has finished."""
+        path = self.folder / "trials.csv"
+        return int((read_trials(path)["status"] == "done").sum()) if path.exists() else 0
+
+    def is_whole(self, meta: Meta[SearchConfig, SearchResult]) -> bool:
+        """Whether there are as many trials as are asked for now."""
+        return meta.result.trials >= self.total
+
+    def seconds(self, session: Session) -> float:
+        """Of Ray and its trials alone; evaluating small features takes seconds, large ones a minute or two."""
+        return START_SECONDS + TRIAL_SECONDS * (self.total - self.finished_before())
+
+    def search(self) -> Search:
+        """The search itself, with its features loaded."""
+        splits = self.features.load()
+        return Search(
+            origin=self.features.origin,
+            folder=self.folder,
+            fingerprint=self.fingerprint,
+            features=self.features.fingerprint,
+            algorithm=self.config.algorithm,
+            train=splits.train,
+            validation=splits.val,
+            space=self.space,
+            kind=self.config.search,
+            trials=self.trials,
+            generation=self.config.generation or GENERATION,
+            rule=self.config.ccr_rule,
+            score_kind=self.config.score_kind,
+        )
+
+    def make(self, work: Path, session: Session) -> SearchResult | None:
+        """Runs every trial that is not finished; a time budget may leave some for later."""
+        self.check()
+        search = self.search()
+        with SearchRun(search) as run:
+            self.view.begin(run)
+            try:
+                session.runner.search(run, self._evaluator(search), self.options, self.view)
+            except KeyboardInterrupt:
+                kept = f"{run.done} of {search.total} trials are kept"
+                raise StoppedError(f"interrupted, {kept}; run the same command with --resume to go on") from None
+            finally:
+                self.view.end(run)
+            best = run.finish()
+            done = run.done
+        if done < search.total:
+            return None
+        return SearchResult(trials=done, params=best.params, sum=best.sum)
+
+    def _evaluator(self, search: Search) -> AnyEvaluator:
+        """All settings share the distances of these features, so that those that wait are evaluated together."""
+        return SharedFeatures.of(search, memory=self.memory)
+
+
+def search_alias(origin: Origin, algorithm: str) -> str:
+    """The readable name of an algorithm's search in use."""
+    return f"{origin.training}/s{origin.seed or 0}/{algorithm}/tune"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FinishedSearch(Given[SearchConfig, SearchResult]):
+    """A finished search that was picked for its result, whatever way it was run."""
+
+    name = "tune"
+    config_type, result_type = SearchConfig, SearchResult
+
+    @classmethod
+    def at(cls, features: AnyFeatures, folder: Path) -> FinishedSearch | None:
+        """The search in a folder, where it is finished and was made on these features as they are now."""
+        if not is_complete(folder):
+            return None
+        meta = Meta.read(folder, cls.name, SearchConfig, SearchResult)
+        found = cls(room=features.room, config=meta.config, inputs={"features": features})
+        return found if found.folder == folder and found._made_from(meta.inputs) else None
+
+    def describe(self) -> str:
+        """See ``Stage.describe``."""
+        return f"finished search of {self.config.algorithm}"
