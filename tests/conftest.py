@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before ray is imported anywhere: no usage report leaves the machine, and a worker's log stays out of the test output.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -16,6 +17,11 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 # A suite started in the background of a script inherits a Ctrl-C that is ignored, and so would the commands under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A loaded machine may make any example slow, so none has a deadline. CI draws the same examples every time; elsewhere
+# a failure prints what repeats it.
+settings.register_profile("oscbench", deadline=None, print_blob=True, derandomize=os.environ.get("CI") == "true")
+settings.load_profile("oscbench")
 
 ALLOWED_SKIPS = Path(__file__).parent / "allowed_skips.txt"
 

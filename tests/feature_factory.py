@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from oscbench.artifacts import Meta
-from oscbench.features import FeatureSet
+from oscbench.features import FeatureInfo, FeatureSet
 from oscbench.labels import NEGATIVE, UNKNOWN
+from oscbench.origin import Origin
 
 
 def make_features(
@@ -28,7 +28,7 @@ def make_features(
 
 
 def write_feature_folder(folder: Path, *, seed: int = 0, scale: int = 1, negatives: int = 60) -> Path:
-    """An own-features folder ``folder/{train,val,test}`` without ``meta.json``."""
+    """An own-features folder ``folder/{train,val,test}`` without ``set.json``."""
     splits = {
         "train": make_features(40 * scale, negatives=40 * scale, seed=seed),
         "val": make_features(20 * scale, negatives=negatives * scale, seed=seed + 1),
@@ -44,12 +44,12 @@ def write_feature_folder(folder: Path, *, seed: int = 0, scale: int = 1, negativ
     return folder
 
 
-def feature_meta(protocol: str, n_known: int, split: str) -> Meta:
+def feature_info(protocol: str, n_known: int, split: str) -> FeatureInfo:
     """What the extraction of a protocol's features would have written."""
-    return Meta.create(
-        "features",
-        config={"protocol": protocol, "split": split},
-        inputs={"train": "0123456789abcdef"},
+    return FeatureInfo(
+        split=split,
         n_known=n_known,
-        classes=tuple(map(str, range(n_known))) + ("negative", "unknown"),
+        classes=(*map(str, range(n_known)), "negative", "unknown"),
+        fingerprint=f"{split:f<16}",
+        origin=Origin(data="", protocol=protocol, training="", train="0123456789abcdef"),
     )

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import ray
+from processes import descendants, title
 from ray.cluster_utils import Cluster
-from train_driver import descendants, make_job, title
+from train_driver import make_job
 
 from oscbench.distributed.train import WorkerShare, train_on_ray
 from oscbench.training.run import EPOCHS, read_epochs
@@ -52,7 +53,7 @@ def main() -> None:
     thread = threading.Thread(target=lose_a_node, daemon=True)
     thread.start()
     train_on_ray(make_job(images, folder, workers=2, epochs=epochs), WorkerShare())
-    thread.join(10)
+    thread.join(300)
     ray.shutdown()
     cluster.shutdown()
 

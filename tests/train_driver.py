@@ -34,39 +34,6 @@ def make_job(images: Path, folder: Path, *, workers: int, epochs: int, loss: str
     )
 
 
-def descendants(pid: int) -> list[int]:
-    """Processes below ``pid``, found through /proc."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    below = {pid}
-    while True:
-        more = {child for child, parent in parents.items() if parent in below} - below
-        if not more:
-            return sorted(below - {pid})
-        below |= more
-
-
-def title(pid: int) -> str:
-    """Command line of a process, or ``""`` when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def alive(pid: int) -> bool:
-    """Whether the process still runs; one that waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def main() -> None:
     """Trains on a Ray started here."""
     from oscbench.distributed.cluster import connect

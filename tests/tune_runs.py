@@ -81,7 +81,7 @@ class TuneRuns:
         """Runs a search to its end."""
         process = self.start(*arguments, **options)
         try:
-            out, err = process.communicate(timeout=240)
+            out, err = process.communicate(timeout=900)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -95,12 +95,12 @@ class TuneRuns:
 
     def folder(self) -> Path:
         """The folder of the only search."""
-        (folder,) = self.runs.glob("*/*/*/s*/*/tune-*")
+        (folder,) = self.runs.glob("*/*/tune-*")
         return folder
 
     def finished(self) -> set[tuple[str, str]]:
         """The settings whose line stands in the journal, as the plug-in names them."""
-        paths = list(self.runs.glob("*/*/*/s*/counted/tune-*/trials.csv"))
+        paths = list(self.runs.glob("*/*/tune-*/trials.csv"))
         if not paths:
             return set()
         table = read_trials(paths[0])

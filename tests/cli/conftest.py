@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from oscbench.cli import main
+
+
+@pytest.fixture(scope="session")
+def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one user types all the commands of README and help pages, so that stages are made once."""
+    return tmp_path_factory.mktemp("user")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from oscbench.metrics import auroc, ccr_at_fpr, closed_set_accuracy, oscr_curve, threshold_for_fpr
-from oscbench.report.scoring import load_scores
+from oscbench.runs import load_scores
 
 Command = Callable[..., tuple[int, str, str]]
 

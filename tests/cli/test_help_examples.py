@@ -57,18 +57,18 @@ def test_help_ends_with_two_examples(words: tuple[str, ...]):
 
 
 @pytest.fixture(scope="module")
-def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo_folder(user_folder: Path) -> Path:
     """Where a user works who has drawn the demo images, few of them."""
-    folder = tmp_path_factory.mktemp("user")
-    drawn = oscbench("data", "demo", "--out", "demo-data", "--per-class", "5", "--test-per-class", "1", cwd=folder)
+    few = ("--per-class", "5", "--test-per-class", "1")
+    drawn = oscbench("data", "demo", "--out", "demo-data", *few, cwd=user_folder)
     assert drawn.returncode == 0, drawn.stderr
-    return folder
+    return user_folder
 
 
 @pytest.mark.parametrize(
     "example", [pytest.param(e, marks=pytest.mark.slow) if e.split()[1] in LONG_VERBS else e for e in EXAMPLES]
 )
-def test_examples_run(example: str, user_folder: Path, tmp_path: Path):
+def test_examples_run(example: str, demo_folder: Path, tmp_path: Path):
     drawing = example.startswith("oscbench data demo")  # into a folder that is not there yet
-    done = oscbench(*shlex.split(example)[1:], cwd=tmp_path if drawing else user_folder)
+    done = oscbench(*shlex.split(example)[1:], cwd=tmp_path if drawing else demo_folder)
     assert done.returncode == (SHORT_OF_IMAGENET if "protocol verify" in example else 0), done.stderr

@@ -40,13 +40,13 @@ TRAIN = ("--network", "tiny", "--epochs", "12", "--batch-size", "8")
 def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on_to_features(data: Path) -> None:
     folder = data / "runs" / "images" / "small" / "eos" / "s0"
     running = subprocess.Popen(command(data, "train", *TRAIN), stderr=subprocess.PIPE, text=True, cwd=data)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 600
     while not (folder / "train" / "epochs.csv").exists():
         assert time.monotonic() < deadline
         assert running.poll() is None, running.stderr.read()
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=60)
+    _, errors = running.communicate(timeout=600)
     assert running.returncode == 130
     assert "stopped after epoch" in errors
     assert "run the same command again to go on" in errors
@@ -54,12 +54,12 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on_to_features(data: Pat
     assert not (folder / "train" / "meta.json").exists()
 
     # extract finds the begun training and finishes it with its own settings
-    again = subprocess.run(command(data, "extract", "--json"), capture_output=True, text=True, cwd=data, timeout=200)
+    again = subprocess.run(command(data, "extract", "--json"), capture_output=True, text=True, cwd=data, timeout=900)
     assert again.returncode == 0, again.stderr
     assert "going on with" in again.stderr
     assert json.loads(again.stdout)[0]["samples"] == {"train": 19, "val": 5, "test": 10}
     assert len((folder / "train" / "epochs.csv").read_text().splitlines()) == 13
-    assert json.loads((folder / "train" / "meta.json").read_text())["details"]["epochs"] == 12
+    assert json.loads((folder / "train" / "meta.json").read_text())["result"]["epochs"] == 12
 
 
 @pytest.mark.parametrize(
@@ -86,12 +86,15 @@ def test_a_dry_run_shows_the_three_published_losses_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app(
-        ["train", "-p", "2", "--loss", "all", "--dry-run", "--runs", str(tmp_path / "runs"), "--recipe", "published"],
+        ["train", "-p", "2", "--loss", "all", "--dry-run", "--runs", str(tmp_path / "runs"), "--recipe", "published"]
+        + ["--loader", "pil", "--json"],
         standalone_mode=False,
     )
-    plans = json.loads(capsys.readouterr().out)
-    assert [plan["loss"] for plan in plans] == ["softmax", "garbage", "eos"]
-    assert {plan["recipe"]["epochs"] for plan in plans} == {120}
+    steps = json.loads(capsys.readouterr().out)
+    assert [step["stage"] for step in steps] == ["images", "samples", "train", "train", "train"]
+    for loss, step in zip(("softmax", "garbage", "eos"), steps[2:], strict=True):
+        assert step["what"].startswith(f"tiny for protocol p2 with loss {loss}, 120 epochs of ")
+        assert step["seconds"] > 0
     assert not (tmp_path / "runs").exists()
 
 
@@ -102,12 +105,12 @@ def test_an_address_without_a_cluster_fails_soon_and_is_named(data: Path) -> Non
         capture_output=True,
         text=True,
         cwd=data,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     assert result.returncode == 1
     assert "error: no Ray cluster answers at 127.0.0.1:1" in result.stderr
-    assert time.monotonic() - started < 40  # of which most is imports and the conversion
+    assert time.monotonic() - started < 150  # Ray by itself would wait for minutes
 
 
 def test_checkpoint_and_all_losses_do_not_go_together() -> None:

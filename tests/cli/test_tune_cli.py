@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from feature_factory import feature_meta, make_features, write_feature_folder
+from feature_factory import feature_info, make_features, write_feature_folder
 from tune_runs import TuneRuns
 
 from oscbench.cli import main
@@ -95,14 +95,16 @@ def test_validation_without_negatives(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "CCR at 1e-3, 1e-2 and 1e-1 cannot be computed" in err
 
 
-def extracted(folder: Path, protocol: str, schema: int = 1) -> Path:
+def extracted(folder: Path, protocol: str, schema: int = 2) -> Path:
     """Features as an extraction for ``protocol`` would have left them."""
     import dataclasses
 
     for number, split in enumerate(("train", "val", "test")):
         made = make_features(10, negatives=20, unknowns=20 if split == "test" else 0, seed=number)
-        meta = dataclasses.replace(feature_meta(protocol, made.n_known, split), schema=schema)
-        dataclasses.replace(made, meta=meta, classes=meta.classes).save(folder / split)
+        info = feature_info(protocol, made.n_known, split)
+        dataclasses.replace(made, info=info, classes=info.classes).save(folder / split)
+        path = folder / split / "set.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": schema}))
     return folder
 
 
@@ -117,19 +119,17 @@ def test_an_older_schema(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     folder = extracted(tmp_path / "f", "p3", schema=0)
     code, _, err = tune(capsys, "--alg", "mss", "--features", str(folder))
     assert code == 2
-    assert "has schema 0, this version reads 1" in err
+    assert "has schema 0, this version reads 2" in err
 
 
-def test_a_dead_address_is_named_within_20_seconds(
-    capsys: pytest.CaptureFixture[str], features: Path, tmp_path: Path
-) -> None:
+def test_a_dead_address_is_named_soon(capsys: pytest.CaptureFixture[str], features: Path, tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     started = time.monotonic()
     arguments = ["--alg", "mss", "--features", str(features), "--runs", str(tmp_path / "r"), "--address", address]
     code, out, err = tune(capsys, *arguments)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 100  # Ray by itself would wait for minutes
     assert (code, out) == (1, "")
     assert address in err
     assert len(err.splitlines()) == 1
@@ -138,12 +138,12 @@ def test_a_dead_address_is_named_within_20_seconds(
 def test_ctrl_c_before_the_first_trial_is_one_line_too(
     capsys: pytest.CaptureFixture[str], features: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from oscbench.distributed import tuning_stage
+    from oscbench.stages import features as stages_of_features
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning_stage, "ensure_tuning", interrupted)
+    monkeypatch.setattr(stages_of_features, "requested_features", interrupted)
     assert tune(capsys, "--alg", "mss", "--features", str(features)) == (130, "", "interrupted\n")
 
 
@@ -160,17 +160,18 @@ def test_no_durations(text: str) -> None:
         parse_duration(text)
 
 
-def test_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, _ = tune(capsys, "--alg", "openmax", "--protocol", "1", "--loss", "all", "--dry-run", "--json")
+def test_the_plan_counts_trials_of_every_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    base = ["--protocol", "1", "--runs", str(tmp_path / "runs"), "--loader", "pil", "--dry-run", "--json"]
+    code, out, _ = tune(capsys, "--alg", "openmax", "--loss", "all", *base)
     assert code == 0
-    plan = json.loads(out)
-    assert plan["losses"] == ["softmax", "garbage", "eos"]
-    assert plan["trials"] == 96
-    code, out, _ = tune(capsys, "--alg", "openmax", "--protocol", "1", "--search", "optuna", "--dry-run", "--json")
-    assert json.loads(out)["trials"] == 60
-    code, out, _ = tune(capsys, "--alg", "mss", "--protocol", "1", "--dry-run")
-    assert code == 0
-    assert "trials     1" in out
+    searches = [step["what"] for step in json.loads(out) if step["stage"] == "tune"]
+    assert [text.split(", ")[1] for text in searches] == ["softmax", "garbage", "eos"]
+    assert all(text.endswith("96 trials by grid") for text in searches)
+    code, out, _ = tune(capsys, "--alg", "openmax", "--search", "optuna", *base)
+    assert json.loads(out)[-1]["what"].endswith("60 trials by optuna")
+    code, out, _ = tune(capsys, "--alg", "mss", *base)
+    assert json.loads(out)[-1]["what"].endswith("1 trials by grid")
+    assert not (tmp_path / "runs").exists()
 
 
 # --- from end to end ---------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import statistics
 from pathlib import Path
@@ -9,11 +11,15 @@ from typing import Any
 
 import pytest
 from feature_factory import make_features
+from rich.console import Console
+from search_factory import is_finished, make_search
 
-from oscbench.cli.tune_view import LiveView, print_report, print_warnings, report_of
+from oscbench.cli.tune_view import LiveView, print_report, print_warnings
+from oscbench.notes import Note
 from oscbench.postprocessors import POSTPROCESSORS
-from oscbench.rundir import RunDir
-from oscbench.tuning.objective import Objective
+from oscbench.progress import PassProgress
+from oscbench.report.search import report_of
+from oscbench.tuning.evaluator import SharedFeatures
 from oscbench.tuning.search import Search, SearchRun
 from oscbench.tuning.space import load_space
 from oscbench.tuning.trials import RATES, read_trials
@@ -21,22 +27,23 @@ from oscbench.tuning.trials import RATES, read_trials
 
 def finished(runs: Path, seed: int, overrides: tuple[str, ...], data: str = "demo-1234", **changes: Any) -> Search:
     params = POSTPROCESSORS.info("openmax").params
-    search = Search(
+    search = make_search(
+        runs,
         **{
-            "directory": RunDir(runs, data, "p1"),
-            "training": "softmax",
+            "data": data,
+            "protocol": "p1",
             "seed": seed,
             "algorithm": "openmax",
             "train": make_features(30, negatives=20, seed=10 * seed),
             "validation": make_features(15, negatives=50, seed=10 * seed + 1),
             "space": load_space("openmax", params, overrides=overrides),
             **changes,
-        }
+        },
     )
     with SearchRun(search) as run:
         settings = run.remaining()
-        objective = Objective("openmax", search.train, search.validation)
-        for setting, outcome in zip(settings, objective(settings), strict=True):
+        evaluator = SharedFeatures("openmax", search.train, search.validation)
+        for setting, outcome in zip(settings, evaluator(settings), strict=True):
             run.record(setting, outcome)
         run.finish()
     return search
@@ -46,7 +53,7 @@ GRID = ("tail_size=5,1000", "distance_multiplier=1.5,2.0", "alpha=3,10")
 
 
 def test_report_of_one_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    search = finished(tmp_path, 0, GRID)
+    search = finished(tmp_path, 0, GRID, demo=True)
     table = read_trials(search.folder / "trials.csv")
     report = report_of([search])
     json.dumps(report, allow_nan=False)
@@ -139,15 +146,14 @@ def values_of(tables: list[Any], key: tuple[Any, ...], column: str) -> list[floa
 
 def test_failed_trials_are_told_and_leave_the_search_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search = finished(tmp_path, 0, GRID)
-    (search.folder / "meta.json").unlink()
     lines = (search.folder / "trials.csv").read_text().splitlines(keepends=True)
     (search.folder / "trials.csv").write_text("".join(lines[:-2]))
     with SearchRun(search) as run:
         first, second = run.remaining()
         run.record(first, {"error": "out of luck"})
-        run.record(second, Objective("openmax", search.train, search.validation)([second])[0])
+        run.record(second, SharedFeatures("openmax", search.train, search.validation)([second])[0])
         run.finish()
-    assert not search.is_complete()
+    assert not is_finished(search)
     table = read_trials(search.folder / "trials.parquet")
     assert table["error"].tolist() == [""] * 6 + ["out of luck", ""]
     report = report_of([search])
@@ -163,16 +169,18 @@ def test_notes_are_told_once_and_of_whom(tmp_path: Path, capsys: pytest.CaptureF
     searches = [finished(tmp_path, seed, GRID) for seed in (0, 1)]
     with SearchRun(searches[1]) as run:
         for count in (7, 12, 9):  # as passes over different settings say it
-            run.record(
-                {"tail_size": count, "distance_multiplier": 1.5, "alpha": 3},
-                {"error": "none", "notes": (f"OpenMax: {count} of 40 tails became a step", "OpenMax: bent")},
-            )
+            notes = (Note("OpenMax: {} of 40 tails became a step", (count,)), Note("OpenMax: bent"))
+            run.record({"tail_size": count, "distance_multiplier": 1.5, "alpha": 3}, {"error": "none", "notes": notes})
     report = report_of(searches)
-    assert report["searches"][0]["notes"] == []
-    assert report["searches"][1]["notes"] == ["OpenMax: 12 of 40 tails became a step", "OpenMax: bent"]
+    clipped, alpha = report["searches"][0]["notes"]
+    assert clipped.startswith("OpenMax: tail size 1000 clipped for 6 of 6 classes")
+    assert alpha == "OpenMax: alpha up to 10 clipped to 6 classes in 4 settings"
+    assert report["searches"][1]["notes"][2:] == ["OpenMax: 12 of 40 tails became a step", "OpenMax: bent"]
     print_warnings(report)
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if line.startswith("note")] == [
+    told = [line for line in lines if line.startswith("note")]
+    assert told[:2] == [f"note: softmax, seed 0: {clipped}", f"note: softmax, seed 0: {alpha}"]
+    assert told[4:] == [
         "note: softmax, seed 1: OpenMax: 12 of 40 tails became a step",
         "note: softmax, seed 1: OpenMax: bent",
     ]
@@ -180,14 +188,41 @@ def test_notes_are_told_once_and_of_whom(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_own_data_are_named_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_report(report_of([finished(tmp_path, 0, GRID, data="own-12345678")]))
-    assert capsys.readouterr().out.startswith("Data: own-12345678, protocol p1")
+    for name in ("own-12345678", "demographics"):
+        print_report(report_of([finished(tmp_path, 0, GRID, data=name)]))
+        assert capsys.readouterr().out.startswith(f"Data: {name}, protocol p1")
+
+
+def test_what_is_being_done_is_shown_in_the_table_and_now_and_then_in_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = finished(tmp_path, 0, GRID)
+    current = PassProgress(number=1, settings=80, done=430, total=1000, seconds=19.0)
+    with SearchRun(search) as run:
+        view = LiveView(tmp_path)
+        view.progress(run, current)
+        view.progress(run, dataclasses.replace(current, done=440))  # within the same ten seconds
+        assert capsys.readouterr().err.splitlines() == ["pass over 80 settings: 43 %, about 0:25 left"]
+        monkeypatch.setattr("oscbench.cli.tune_view.LOG_EVERY_SECONDS", 0.0)
+        view.step(run, {"tail_size": 5, "alpha": 2}, 3, {"loss": 0.123456, "accuracy": 0.5})
+        assert capsys.readouterr().err.splitlines() == ["tail_size 5, alpha 2: step 3, loss 0.1235, accuracy 0.5"]
+        view.update(run)
+        assert "step" not in capsys.readouterr().err
+
+        live = LiveView(tmp_path)
+        live._console = Console(file=io.StringIO(), force_terminal=True, width=120)
+        live.begin(run)
+        live.progress(run, current)
+        live._live.refresh()
+        live.end(run)
+        assert "8/8 trials; pass over 80 settings: 43 %, about 0:25 left" in live._console.file.getvalue()
+    assert str(PassProgress(1, 1, 0, 1, 0.0)) == "pass over 1 setting: 0 %"
 
 
 def test_the_log_shows_the_best_five_and_the_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search = finished(tmp_path, 0, GRID)
     with SearchRun(search) as run:
-        view = LiveView()
+        view = LiveView(tmp_path)
         view.begin(run)
         view.update(run)
         view.end(run)

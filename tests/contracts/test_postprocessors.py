@@ -1,258 +1,241 @@
-"""What every registered post-processor keeps, so that a new one is tested by being registered."""
+"""Every registered post-processor keeps the contract, a plug-in from outside does, and no breach goes unnoticed."""
 
 from __future__ import annotations
 
 import dataclasses
-import pickle
-from typing import Any, get_args, get_type_hints
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet, Inputs
-from oscbench.labels import NEGATIVE
-from oscbench.postprocessors import POSTPROCESSORS, PostProcessor, ScoreKind
-from oscbench.tuning import best_one_by_one, evaluate_grid
+from oscbench.metrics import Predictions
+from oscbench.notes import Note
+from oscbench.postprocessors import POSTPROCESSORS, GridAnswer, OnePass, ScoreKind
+from oscbench.postprocessors.base import best_class, finite_logits, require_fitted, require_width
+from oscbench.testing.postprocessors import CHECKS, TRAIN, check_postprocessor, contract_cases, run_check
 
-K, D = 5, 6
-NEED_LOGITS = ("mss", "mls", "openmax")
-TOLERANCE = {"rtol": 1e-9, "atol": 1e-12}
-"""Matrix products of other shapes may add in another order; shapes of Weibull fits magnify that a thousandfold."""
-
-
-def kinds_of(name: str) -> tuple[ScoreKind, ...]:
-    return getattr(POSTPROCESSORS.get(name), "score_kinds", ("log", "probability"))
+PLUGIN = Path(__file__).parents[1] / "data" / "counted_plugin"
+CASES = [(name, *case) for name in POSTPROCESSORS.names() for case in contract_cases(name)]
 
 
-NAMES = POSTPROCESSORS.names()
-CASES = [(name, kind) for name in NAMES for kind in kinds_of(name)]
+@pytest.mark.parametrize(("name", "check", "kind"), CASES)
+def test_registered_methods_keep_the_contract(name: str, check: str, kind: ScoreKind) -> None:
+    run_check(check, name, kind)
 
 
-def make(name: str, kind: ScoreKind | None = None, **changes: Any) -> PostProcessor:
-    params = POSTPROCESSORS.info(name).params
-    assert params is not None, f"{name} is registered without a parameter record"
-    return POSTPROCESSORS.get(name)(params(**changes), score_kind=kind or kinds_of(name)[0])
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered in a test is forgotten after it."""
+    monkeypatch.setattr(POSTPROCESSORS, "_entries", dict(POSTPROCESSORS._entries))
 
 
-def gaussian_set(seed: int, per_class: int = 30) -> FeatureSet:
-    """Five known classes and one kind of negatives around fixed means; most known rows are classified correctly."""
-    rng = np.random.default_rng(seed)
-    means = 2.0 * np.random.default_rng(99).normal(size=(K + 1, D))
-    means[NEGATIVE] = 0.0  # small logits and all directions, so that any method can tell
-    labels = rng.permutation(np.repeat(np.arange(-1, K), per_class))
-    embedding = means[labels] + rng.normal(size=(len(labels), D))
-    return FeatureSet.from_arrays(embedding=embedding, labels=labels, logits=embedding @ means[:K].T, n_known=K)
+@pytest.fixture
+def plugin(registry: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.syspath_prepend(PLUGIN)
+    monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
+    (tmp_path / "log.seconds").write_text("0")
+    importlib.import_module("counted_method")
+    yield
+    sys.modules.pop("counted_method")
 
 
-TRAIN, VALIDATION = gaussian_set(0), gaussian_set(1, per_class=20)
-QUERIES = VALIDATION.inputs()
+def test_a_plugin_from_outside_keeps_the_contract(plugin: None) -> None:
+    check_postprocessor("counted")
 
 
-def rows(inputs: Inputs, idx: Any) -> Inputs:
-    return dataclasses.replace(inputs, embedding=inputs.embedding[idx], logits=inputs.logits[idx])
+# --- what the checks are worth -------------------------------------------------------------------------------------
 
 
-def as_type(data: FeatureSet, dtype: type[np.floating[Any]]) -> FeatureSet:
-    assert data.logits is not None
-    return dataclasses.replace(data, embedding=data.embedding.astype(dtype), logits=data.logits.astype(dtype))
+@dataclass(frozen=True, kw_only=True)
+class GoodParams:
+    temperature: float = 4.0
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_scores_have_the_agreed_form(name: str, kind: ScoreKind) -> None:
-    method = make(name, kind)
-    assert method.fit(TRAIN) is method
-    assert method.score_kind == kind
-    scores = method.score(QUERIES)
-    assert scores.shape == (len(QUERIES), K)
-    assert scores.dtype == np.float64
-    assert np.isfinite(scores).all()
-    if kind == "probability":
-        assert scores.min() >= 0
-        assert scores.max() <= 1
+class Good(OnePass):
+    """Logits by a temperature: keeps the contract. Those below break one thing each."""
+
+    def __init__(self, params: GoodParams, score_kind: ScoreKind = "native") -> None:
+        self.params, self.score_kind = params, score_kind
+        self.width: int | None = None
+
+    def fit(self, train: FeatureSet) -> Self:
+        self.width = finite_logits(train, "Good").shape[1]
+        return self
+
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        width = require_fitted(self.width, "Good")
+        logits = require_width(finite_logits(inputs, "Good"), width, "logits")
+        return np.asarray(logits[:, : inputs.n_known] / self.params.temperature, np.float64)
+
+    def predict(self, inputs: Inputs) -> Predictions:
+        return best_class(self.score(inputs))
+
+    @classmethod
+    def best_of_settings(
+        cls, train: FeatureSet, queries: Inputs, settings: Sequence[GoodParams], **options: Any
+    ) -> GridAnswer:
+        found = [cls(params).fit(train).predict(queries) for params in settings]
+        return GridAnswer(*(np.stack(column, axis=1) for column in zip(*found, strict=True)))
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_higher_means_more_known_and_argmax_is_the_class(name: str, kind: ScoreKind) -> None:
-    scores = make(name, kind).fit(TRAIN).score(QUERIES)
-    known = VALIDATION.labels >= 0
-    assert (scores.argmax(axis=1) == VALIDATION.labels)[known].mean() > 0.8
-    best = scores.max(axis=1)
-    above = best[known][:, None] - best[~known][None, :]
-    assert (above > 0).mean() + 0.5 * (above == 0).mean() > 0.7  # AUROC
+class SinglePrecision(Good):
+    def predict(self, inputs: Inputs) -> Predictions:
+        label, score = super().predict(inputs)
+        return Predictions(label, score.astype(np.float32))
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_permuted_rows_give_permuted_scores(name: str, kind: ScoreKind) -> None:
-    order = np.random.default_rng(2).permutation(len(QUERIES))
-    method = make(name, kind).fit(TRAIN)
-    np.testing.assert_allclose(method.score(rows(QUERIES, order)), method.score(QUERIES)[order], **TOLERANCE)
+class NotesAsText(Good):
+    notes = ("bent",)  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_order_of_training_rows_does_not_matter(name: str, kind: ScoreKind) -> None:
-    order = np.random.default_rng(2).permutation(len(TRAIN))
-    shuffled = FeatureSet.from_arrays(
-        embedding=TRAIN.embedding[order],
-        labels=TRAIN.labels[order],
-        logits=TRAIN.logits[order],
-        n_known=K,
-    )
-    once, again = (make(name, kind).fit(train).score(QUERIES) for train in (TRAIN, shuffled))
-    np.testing.assert_allclose(once, again, rtol=1e-7, atol=1e-9)
+class OtherClass(Good):
+    def predict(self, inputs: Inputs) -> Predictions:
+        label, score = super().predict(inputs)
+        return Predictions(((label + (np.arange(len(label)) == 3)) % inputs.n_known).astype(np.int32), score)
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_a_batch_equals_its_rows_one_by_one(name: str, kind: ScoreKind) -> None:
-    method = make(name, kind).fit(TRAIN)
-    singly = np.vstack([method.score(rows(QUERIES, slice(n, n + 1))) for n in range(len(QUERIES))])
-    np.testing.assert_allclose(singly, method.score(QUERIES), **TOLERANCE)
+class UpsideDown(Good):
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        return super().score(inputs) - 2 * super().score(inputs).max(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_inputs_are_not_written_to(name: str, kind: ScoreKind) -> None:
-    train, validation = gaussian_set(0), gaussian_set(1)
-    for data in (train, validation):
-        for array in (data.embedding, data.logits, data.labels):
-            assert array is not None
-            array.setflags(write=False)
-    before = train.content_fingerprint(), validation.content_fingerprint()
-    make(name, kind).fit(train).score(validation.inputs())
-    assert (train.content_fingerprint(), validation.content_fingerprint()) == before
+class KnowsTheRow(Good):
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        return super().score(inputs) + 1e-6 * np.arange(len(inputs))[:, None] * (len(inputs) > 1)
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_fitting_again_forgets_the_first_fit(name: str, kind: ScoreKind) -> None:
-    fresh = make(name, kind).fit(TRAIN).score(QUERIES)
-    used = make(name, kind).fit(gaussian_set(7, per_class=12))
-    used.score(QUERIES)
-    np.testing.assert_array_equal(used.fit(TRAIN).score(QUERIES), fresh)
+class KnowsTheBatch(Good):
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        scores = super().score(inputs)
+        return np.asarray(scores - 0.01 * scores.max())
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_pickle_round_trip(name: str, kind: ScoreKind) -> None:
-    method = make(name, kind).fit(TRAIN)
-    copy = pickle.loads(pickle.dumps(method))
-    assert copy.score_kind == kind
-    np.testing.assert_array_equal(copy.score(QUERIES), method.score(QUERIES))
+class KnowsTheFirstRow(Good):
+    def fit(self, train: FeatureSet) -> Self:
+        self.shift = 1e-3 * float(train.require_logits("Good")[0, 0])
+        return super().fit(train)
+
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        return super().score(inputs) + (self.shift if self.width is not None else 0.0)
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_float32_is_near_float64(name: str, kind: ScoreKind) -> None:
-    """Rounding the inputs to 24 bits moves x by 1e-7; Weibull shapes of up to a thousand leave 1e-4."""
-    narrow, wide = (
-        make(name, kind).fit(as_type(TRAIN, dtype)).score(as_type(VALIDATION, dtype).inputs())
-        for dtype in (np.float32, np.float64)
-    )
-    assert narrow.dtype == np.float64
-    np.testing.assert_allclose(narrow, wide, rtol=1e-3, atol=1e-4)
+class WritesToInputs(Good):
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        inputs.embedding[0] *= 1.0
+        return super().score(inputs)
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-@pytest.mark.parametrize("scale", [1e-18, 1e-3, 1e6, 1e18])
-def test_finite_on_extremes(name: str, kind: ScoreKind, scale: float) -> None:
-    assert QUERIES.logits is not None
-    method = make(name, kind).fit(TRAIN)
-    for sign in (1.0, -1.0):
-        extreme = Inputs(embedding=sign * scale * QUERIES.embedding, logits=scale * QUERIES.logits, n_known=K)
-        assert np.isfinite(method.score(extreme)).all()
+class RemembersTheFirstFit(Good):
+    first: float | None = None
+
+    def fit(self, train: FeatureSet) -> Self:
+        self.first = float(np.abs(train.embedding).max()) if self.first is None else self.first
+        return super().fit(train)
+
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        return super().score(inputs) + 1e-3 * (self.first or 0.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_scoring_before_fitting_is_a_clear_error(name: str) -> None:
-    with pytest.raises(OscbenchError, match="fit"):
-        make(name).score(QUERIES)
+class CannotTravel(Good):
+    def fit(self, train: FeatureSet) -> Self:
+        self.rows = (row for row in train.embedding)
+        return super().fit(train)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_other_widths_than_in_training_are_refused(name: str) -> None:
-    assert QUERIES.logits is not None
-    wider = Inputs(
-        embedding=np.hstack([QUERIES.embedding, QUERIES.embedding[:, :1]]),
-        logits=np.hstack([QUERIES.logits, QUERIES.logits[:, :1]]),
-        n_known=K,
-    )
-    with pytest.raises(UsageError, match=f"{D + 1}.*{D}|{K + 1}.*{K}"):
-        make(name).fit(TRAIN).score(wider)
+class LooksAtTheType(Good):
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        return super().score(inputs) + 0.1 * (inputs.require_logits("Good").dtype == np.float32)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_features_without_logits_are_refused_or_used(name: str) -> None:
-    bare = FeatureSet.from_arrays(embedding=TRAIN.embedding, labels=TRAIN.labels, n_known=K)
-    if name in NEED_LOGITS:
-        with pytest.raises(UsageError, match="needs logits, and these features have none"):
-            make(name).fit(bare)
-        with pytest.raises(UsageError, match="needs logits, and these features have none"):
-            make(name).fit(TRAIN).score(bare.inputs())
-    else:
-        assert np.isfinite(make(name).fit(bare).score(bare.inputs())).all()
+class Overflows(Good):
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        return np.asarray(np.exp(super().score(inputs)))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("part", ["embedding", "logits"])
-def test_nan_is_refused_by_row_or_not_looked_at(name: str, part: str) -> None:
-    """A method names the row, or gives scores that do not depend on the damaged array."""
-    method = make(name).fit(TRAIN)
-    holed = getattr(QUERIES, part).copy()
-    holed[13, 2] = np.nan
-    damaged = dataclasses.replace(QUERIES, **{part: holed})
-    try:
-        scores = method.score(damaged)
-    except UsageError:
-        with pytest.raises(UsageError, match="row 13"):
-            method.score(damaged)
-    else:
-        np.testing.assert_array_equal(scores, method.score(QUERIES))
+class NeedsNoFit(Good):
+    def __init__(self, params: GoodParams, score_kind: ScoreKind = "native") -> None:
+        super().__init__(params, score_kind)
+        self.width = TRAIN.require_logits("Good").shape[1]
 
 
-# --- hyperparameters -----------------------------------------------------------------------------------------------
+class AnyWidth(Good):
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        require_fitted(self.width, "Good")
+        logits = finite_logits(inputs, "Good")[:, : inputs.n_known]
+        return np.asarray(logits / self.params.temperature, np.float64)
 
 
-def variants(name: str) -> list[tuple[str, Any]]:
-    """For each hyperparameter another legal value, well away from its default."""
-    params = POSTPROCESSORS.info(name).params
-    assert params is not None
-    hints = get_type_hints(params)
-    found = []
-    for field in dataclasses.fields(params):
-        default = getattr(params(), field.name)
-        if isinstance(default, bool):
-            other: Any = not default
-        elif isinstance(default, int):
-            other = 4 if default != 4 else 3
-        elif isinstance(default, float):
-            other = default / 2
-        else:
-            other = next(choice for choice in get_args(hints[field.name]) if choice != default)
-        found.append((field.name, other))
-    return found
+class SwallowsNan(Good):
+    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+        return super().score(dataclasses.replace(inputs, logits=np.nan_to_num(inputs.require_logits("Good"))))
 
 
-@pytest.mark.parametrize(("name", "field", "value"), [(name, *variant) for name in NAMES for variant in variants(name)])
-def test_every_hyperparameter_changes_the_scores(name: str, field: str, value: Any) -> None:
-    plain, changed = (make(name, **changes).fit(TRAIN).score(QUERIES) for changes in ({}, {field: value}))
-    assert not np.allclose(plain, changed, rtol=1e-6, atol=1e-9)
+class DeafToItsParameter(Good):
+    def __init__(self, params: GoodParams, score_kind: ScoreKind = "native") -> None:
+        super().__init__(GoodParams(), score_kind)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [case for case in CASES if hasattr(POSTPROCESSORS.get(case[0]), "best_of_settings")]
-)
-def test_grid_path_equals_single_path(name: str, kind: ScoreKind) -> None:
-    """Predicted classes agree; each rate agrees within one sample (a float32 path may swap two neighbours)."""
-    params = POSTPROCESSORS.info(name).params
-    assert params is not None
-    settings = [params(), *(params(**{field: value}) for field, value in variants(name))]
-    method = POSTPROCESSORS.get(name)
-    together = method.best_of_settings(TRAIN, QUERIES, settings, score_kind=kind)
-    single = best_one_by_one(method, TRAIN, QUERIES, settings, score_kind=kind)
-    assert together[0].shape == together[1].shape == (len(QUERIES), len(settings))
-    assert together[0].dtype == np.int32
-    assert together[1].dtype == np.float64
-    np.testing.assert_array_equal(together[0], single[0])
-    np.testing.assert_allclose(together[1], single[1], rtol=1e-3, atol=1e-4)
-    table = evaluate_grid(name, TRAIN, VALIDATION, settings, score_kind=kind)
-    one_sample = 1.0 / np.count_nonzero(VALIDATION.labels >= 0)
-    for s, setting in enumerate(settings):
-        alone = evaluate_grid(name, TRAIN, VALIDATION, [setting], score_kind=kind, unknown_label=NEGATIVE)
-        for column in ("ccr_1e-3", "ccr_1e-2", "ccr_1e-1", "ccr_1"):
-            np.testing.assert_allclose(table[column][s], alone[column][0], atol=one_sample + 1e-12)
+class OtherInOnePass(Good):
+    @classmethod
+    def best_of_settings(
+        cls, train: FeatureSet, queries: Inputs, settings: Sequence[GoodParams], **options: Any
+    ) -> GridAnswer:
+        label, score, notes = super().best_of_settings(train, queries, settings)
+        return GridAnswer(label, score[:, ::-1], notes)
+
+
+BROKEN: dict[type[Good], str] = {
+    SinglePrecision: "predictions_have_the_agreed_form",
+    NotesAsText: "predictions_have_the_agreed_form",
+    OtherClass: "class_scores_decide_the_prediction",
+    UpsideDown: "higher_means_more_known",
+    KnowsTheRow: "permuted_rows_give_permuted_answers",
+    KnowsTheFirstRow: "order_of_training_rows_does_not_matter",
+    KnowsTheBatch: "a_batch_equals_its_rows_one_by_one",
+    WritesToInputs: "inputs_are_not_written_to",
+    RemembersTheFirstFit: "fitting_again_forgets_the_first_fit",
+    CannotTravel: "a_pickled_copy_answers_the_same",
+    LooksAtTheType: "single_precision_inputs_are_near_double",
+    Overflows: "scores_of_extremes_are_finite",
+    NeedsNoFit: "predicting_before_fitting_is_a_clear_error",
+    AnyWidth: "other_widths_than_in_training_are_refused",
+    SwallowsNan: "nan_is_refused_by_row_or_not_looked_at",
+    DeafToItsParameter: "every_hyperparameter_changes_the_scores",
+    OtherInOnePass: "one_pass_equals_setting_by_setting",
+}
+
+
+def register(method: type[Good], needs: tuple[Any, ...] = ("logits",)) -> None:
+    POSTPROCESSORS.register("tried", params=GoodParams, needs=needs, score_kinds=("native",), one_pass=True)(method)
+
+
+def test_a_good_method_passes(registry: None) -> None:
+    register(Good)
+    check_postprocessor("tried")
+
+
+@pytest.mark.parametrize("method", BROKEN)
+def test_a_broken_method_is_caught_by_the_check_that_is_there_for_it(registry: None, method: type[Good]) -> None:
+    register(method)
+    with pytest.raises(AssertionError):
+        run_check(BROKEN[method], "tried", "native")
+    with pytest.raises(AssertionError, match="tried, score kind native, "):
+        check_postprocessor("tried")
+
+
+def test_a_need_that_is_not_declared_is_caught(registry: None) -> None:
+    register(Good, needs=())
+    with pytest.raises(AssertionError, match="does not say that it needs logits"):
+        run_check("missing_logits_are_refused_or_not_needed", "tried", "native")
+
+
+def test_every_check_has_a_method_that_fails_it() -> None:
+    assert {*BROKEN.values(), "missing_logits_are_refused_or_not_needed"} == set(CHECKS)
+    assert Note("bent") not in Good.notes

@@ -26,7 +26,7 @@ def test_an_address_without_a_cluster_is_named(address: str, words: str) -> None
     started = time.monotonic()
     with pytest.raises(OscbenchError, match=words):
         cluster._join(address)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 100
 
 
 def test_what_is_no_address_is_refused() -> None:
@@ -58,6 +58,6 @@ with connect():
 """
     environment = {name: value for name, value in os.environ.items() if name != "RAY_worker_niceness"}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == os.getpriority(os.PRIO_PROCESS, 0)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from ray import cloudpickle
 from small_images import small_labels, write_split
 
+from oscbench.data.loading import DataSplit
 from oscbench.distributed.cluster import connect, fair_cpus, require
 from oscbench.distributed.extract import extract_on_ray
 from oscbench.distributed.train import WorkerShare, _raise_if_final, train_on_ray
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.training.checkpoint import Checkpoint
+from oscbench.training.checkpoint import LAST, Checkpoint
 from oscbench.training.extract import ExtractionJob, extract_rows
 from oscbench.training.model import build_network
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import TrainingJob
+from oscbench.training.run import EPOCHS, TrainingJob
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -36,6 +44,51 @@ def job(images: tuple, folder: Path, *, workers: int = 1, loss: str = "eos", **r
     return TrainingJob(
         config=config, folder=folder, train=images[0], val=images[1], n_known=4, what="test", fingerprint="f1"
     )
+
+
+def test_epochs_come_with_the_reports_whatever_the_driver_sees_on_disk(images: tuple, tmp_path: Path) -> None:
+    shown: list[float] = []
+
+    def hide(row: dict) -> None:
+        shown.append(row["epoch"])
+        (tmp_path / EPOCHS).unlink(missing_ok=True)
+
+    rows = train_on_ray(job(images, tmp_path), WorkerShare(), on_epoch=hide)
+    assert shown == [1, 2]
+    assert tuple(rows) == Checkpoint.load(tmp_path / LAST).history
+    longer = job(images, tmp_path, epochs=3)
+    more = train_on_ray(longer, WorkerShare(), on_epoch=hide)
+    assert shown == [1, 2, 3]  # those of the earlier run were shown there
+    assert more[:2] == rows
+    assert train_on_ray(longer, WorkerShare(), on_epoch=hide) == more  # finished before it starts
+    assert shown == [1, 2, 3]
+
+
+class LoudSplit(DataSplit):
+    """Warns whenever it is counted."""
+
+    def __len__(self) -> int:
+        logging.getLogger("oscbench.data").warning("these images\nare loud")
+        return DataSplit.__len__(self)
+
+
+@pytest.fixture
+def loud(images: tuple) -> Iterator[tuple]:
+    """The images as workers can unpickle them, which do not have this module."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield tuple(LoudSplit(split.root, split.samples) for split in images)
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_what_workers_warn_of_is_said_once_here(
+    images: tuple, loud: tuple, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_on_ray(job((images[0], loud[1]), tmp_path, workers=2), WorkerShare())
+    extraction = extraction_of(loud[1], tmp_path)
+    assert [record.getMessage() for record in caplog.records].count("these images are loud") == 1
+    caplog.clear()
+    extract_on_ray(extraction, WorkerShare())
+    assert [record.getMessage() for record in caplog.records].count("these images are loud") == 1
 
 
 @pytest.mark.slow
@@ -58,18 +111,16 @@ def test_errors_of_ours_are_final_and_lost_workers_are_not() -> None:
         _raise_if_final(ValueError("no such thing"))
 
 
-def test_extraction_over_tasks_equals_extraction_in_one_go(images: tuple, tmp_path: Path) -> None:
+def extraction_of(split: DataSplit, folder: Path) -> ExtractionJob:
     torch.manual_seed(0)
-    Checkpoint(epoch=1, model=build_network("tiny", 4).state_dict()).save(tmp_path / "w.pth")
-    extraction = ExtractionJob(
-        checkpoint=tmp_path / "w.pth",
-        network="tiny",
-        n_outputs=4,
-        what="test",
-        split=images[1],
-        crop=28,
-        stored_side=32,
+    Checkpoint(epoch=1, model=build_network("tiny", 4).state_dict()).save(folder / "w.pth")
+    return ExtractionJob(
+        checkpoint=folder / "w.pth", network="tiny", n_outputs=4, what="test", split=split, crop=28, stored_side=32
     )
+
+
+def test_extraction_over_tasks_equals_extraction_in_one_go(images: tuple, tmp_path: Path) -> None:
+    extraction = extraction_of(images[1], tmp_path)
     done: list[int] = []
     on_ray = extract_on_ray(extraction, WorkerShare(), lambda n, total: done.append(n))
     alone = extract_rows(extraction, np.arange(len(images[1])), torch.device("cpu"))
@@ -100,3 +151,60 @@ def test_an_inner_connection_leaves_the_outer_one_open() -> None:
 
 def test_cpus_are_shared_out_fairly() -> None:
     assert [fair_cpus(workers, 0) for workers in (1, 2, 3)] == [2, 1, 1]
+
+
+WITHOUT_FFCV = """
+import dataclasses, os, sys
+from pathlib import Path
+import ray, torch
+from small_images import write_split
+from oscbench.data.convert import ConvertConfig, convert_split
+from oscbench.data.loading import decide_loader
+from oscbench.distributed.extract import extract_on_ray
+from oscbench.distributed.train import WorkerShare, train_on_ray
+from oscbench.errors import OscbenchError
+from test_train import extraction_of, job
+
+folder = Path(sys.argv[1])
+split = write_split(folder, "train", [0, 1, 2, 3] * 6)
+convert_split(split.root, split.samples, folder / "train.beton", ConvertConfig(side=32))
+split = dataclasses.replace(split, beton=folder / "train.beton")
+(folder / "broken" / "ffcv").mkdir(parents=True)
+(folder / "broken" / "ffcv" / "__init__.py").write_text("raise ImportError('no OpenCV on this node')")
+path = os.pathsep.join([str(folder / "broken"), os.environ["PYTHONPATH"]])
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
+         runtime_env={"env_vars": {"PYTHONPATH": path}})
+loader = decide_loader("auto", converted=True)
+print("decided:", loader)
+extraction = dataclasses.replace(extraction_of(split, folder), loader=loader)
+training = dataclasses.replace(job((split, split), folder / "run"), loader=loader)
+for work in (lambda: extract_on_ray(extraction, WorkerShare()), lambda: train_on_ray(training, WorkerShare())):
+    try:
+        work()
+        print("computed with other pixels")
+    except OscbenchError as error:
+        print(error)
+"""
+
+
+@pytest.mark.ffcv
+def test_a_worker_without_ffcv_says_so_instead_of_taking_other_pixels(tmp_path: Path) -> None:
+    """Here FFCV is installed; on the workers a package that cannot be imported stands before it."""
+    tests = Path(__file__).parent
+    places = [str(tests), str(tests.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FFCV, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(places)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    decided, *errors = done.stdout.splitlines()
+    assert decided == "decided: ffcv"
+    expected = (
+        f"ffcv cannot be imported (no OpenCV on this node) on {socket.gethostname()}, so {tmp_path / 'train.beton'} "
+        "cannot be read there; install FFCV on it (`oscbench doctor` says how), or use --loader pil"
+    )
+    assert errors == [expected, expected]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from processes import SEED, earlier_and_earlier, kill_one, named_below
 from ray_host import RayHost
 from tune_runs import PLUGIN, TuneRuns
 
@@ -24,10 +25,10 @@ from oscbench.tuning.trials import read_trials
 pytestmark = [pytest.mark.ray]
 
 SETTINGS = 24
-MOMENTS = 12
+MOMENTS = 9
 TARGETS = ("driver", "trial", "service", "node")
 PROCESSES = {
-    "service": ("ray::DistanceService",),
+    "service": ("ray::EvaluationService",),
     "trial": ("ray::ServiceTrial", "ray::ResourceTrainable"),
     "idle trial": ("ray::ServiceTrial",),
 }
@@ -35,47 +36,6 @@ PROCESSES = {
 
 
 # --- processes ---------------------------------------------------------------------------------------------------
-
-
-def parents() -> dict[int, int]:
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except OSError:
-                continue
-            found[int(entry.name)] = int(stat.rsplit(")", 1)[1].split()[1])
-    return found
-
-
-def descendants(root: int) -> list[int]:
-    parent_of = parents()
-
-    def below(pid: int) -> bool:
-        while pid > 1:
-            if pid == root:
-                return True
-            pid = parent_of.get(pid, 0)
-        return False
-
-    return [pid for pid in parent_of if pid != root and below(pid)]
-
-
-def title(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def kill_one(root: int, target: str) -> bool:
-    """kill -9 of one such process below ``root``."""
-    for pid in descendants(root):
-        if title(pid).startswith(PROCESSES[target]):
-            os.kill(pid, signal.SIGKILL)
-            return True
-    return False
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -87,7 +47,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 def kill_driver(process: subprocess.Popen[str]) -> None:
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=900)
 
 
 # --- what must hold ----------------------------------------------------------------------------------------------
@@ -171,11 +131,11 @@ def test_killed_service_and_trial_heal_without_help(
     runs = on(host, tmp_path, undisturbed[2])
     process = runs.start(*there(host))
     wait_for(lambda: len(runs.finished()) >= 2)
-    assert kill_one(host.pid, "service")
+    assert kill_one(host.pid, PROCESSES["service"])
     before = len(runs.finished())
     wait_for(lambda: len(runs.finished()) > before)
-    wait_for(lambda: kill_one(host.pid, "idle trial"))  # which Tune alone would give up
-    _, errors = process.communicate(timeout=120)
+    wait_for(lambda: kill_one(host.pid, PROCESSES["idle trial"]))  # which Tune alone would give up
+    _, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
     pd.testing.assert_frame_equal(runs.table(), undisturbed[0])
 
@@ -188,13 +148,13 @@ def test_ctrl_c_keeps_what_is_finished(
     process = runs.start(*there(host))
     wait_for(lambda: len(runs.finished()) >= 2)
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=900)
     assert process.returncode == 130
     assert out == ""
     kept = len(runs.finished())
     assert 2 <= kept < SETTINGS
     begin, *between, last = errors.splitlines()
-    assert last == f"interrupted, {kept} of {SETTINGS} trials are kept; run the same command again to go on"
+    assert last == f"interrupted, {kept} of {SETTINGS} trials are kept; run the same command with --resume to go on"
     assert not [line for line in (begin, *between) if "Traceback" in line or "raylet" in line], errors
     finish_and_check(runs, undisturbed[0], *there(host))
 
@@ -211,46 +171,55 @@ def test_two_searches_at_once_do_not_mix(
     assert same.returncode == 1
     assert "is in use by process" in same.stderr.splitlines()[-1]
     other = runs.result(*there(host), "--set", "tail_size=4", "--set", "shift=0.3")
-    _, errors = first.communicate(timeout=120)
+    _, errors = first.communicate(timeout=900)
     assert first.returncode == 0, errors
     assert other["searches"][0]["trials"] == 1
     tables = {path.parent.name: read_trials(path) for path in runs.runs.rglob("trials.csv")}
     assert sorted(map(len, tables.values())) == [1, SETTINGS]
 
 
-def moments() -> list[tuple[int, str, float]]:
-    """A moment each, uniform over the run time, with the target's turn; the seed is printed by the test."""
-    seed = int(os.environ.get("OSCBENCH_KILL_SEED", str(random.SystemRandom().randrange(10**6))))
-    rng = random.Random(seed)
-    return [(seed, TARGETS[i % len(TARGETS)], rng.random()) for i in range(MOMENTS)]
+def moments() -> list[tuple[str, float]]:
+    """A moment each, uniform over the run time, with the target's turn."""
+    rng = random.Random(SEED)
+    return [(TARGETS[i % len(TARGETS)], rng.random()) for i in range(MOMENTS)]
+
+
+def strike(host: RayHost, process: subprocess.Popen[str], target: str) -> bool:
+    """kill -9 of the target, which is waited for as long as the search runs; whether it struck before the end."""
+    if target == "driver":
+        kill_driver(process)
+        return process.returncode == -signal.SIGKILL
+    if target == "node":
+        host.tell("drop")
+        return process.poll() is None
+    while process.poll() is None:
+        if kill_one(host.pid, PROCESSES[target]):
+            return True
+        time.sleep(0.02)
+    return False
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "target", "share"), moments())
+@pytest.mark.parametrize(("target", "share"), moments())
 def test_killed_at_any_moment(
-    seed: int,
-    target: str,
-    share: float,
-    host: RayHost,
-    tmp_path: Path,
-    undisturbed: tuple[pd.DataFrame, float, Path],
+    target: str, share: float, host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
 ) -> None:
     table, seconds, features = undisturbed
-    print(f"seed {seed} (OSCBENCH_KILL_SEED repeats it): {target} killed at {share * seconds:.2f} of {seconds:.2f} s")
-    runs = on(host, tmp_path, features)
-    process = runs.start(*there(host))
-    time.sleep(share * seconds)
-    with no_finished_trial_again(runs):
-        if target == "driver":
-            kill_driver(process)
-        elif target == "node":
-            host.tell("drop")
+    ours = PROCESSES["service"] + PROCESSES["trial"]
+    for moment in earlier_and_earlier(f"the {target}", share, seconds):
+        wait_for(lambda: not named_below(host.pid, ours))  # those of an earlier search are no target
+        runs = on(host, tmp_path / str(moment), features)
+        process = runs.start(*there(host))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(moment)
+        with no_finished_trial_again(runs):
+            struck = strike(host, process, target)
+            process.communicate(timeout=900)
+        if target == "node":
+            host.tell("add")
+        if process.returncode == 0 and len(runs.finished()) == SETTINGS:  # healed without help, or over before
+            check(runs, table)
         else:
-            kill_one(host.pid, target)
-        process.communicate(timeout=180)
-    if target == "node":
-        host.tell("add")
-    if process.returncode == 0 and len(runs.finished()) == SETTINGS:  # healed without help
-        check(runs, table)
-    else:
-        finish_and_check(runs, table, *there(host))
+            finish_and_check(runs, table, *there(host))
+        if struck:
+            break

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from small_images import SIDE, small_labels, write_split
 
 from oscbench.cli import main
-from oscbench.distributed import training_stage
+from oscbench.distributed.runner import open_ray
 from oscbench.protocols.base import make_protocol, write_protocol
+from oscbench.stages.runner import Session
+from oscbench.stages.samples import Samples
+from oscbench.stages.stage import ensure
+from oscbench.stages.training import TrainingOptions, default_config, training_of
+from oscbench.stages.workspace import open_workspace
 from oscbench.tuning.trials import RATES
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
@@ -21,24 +25,16 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_se
 SETTING = ["tail_size", "distance_multiplier"]
 
 
-@pytest.fixture
-def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training that nobody asked for by name is a small one instead of ResNet-50 for 120 epochs.
-
-    Images are read with PIL: FFCV compiles its loaders in every process, which takes longer than all else here.
-    """
-    usual = training_stage.default_config
-
-    def small(*arguments: Any, **options: Any) -> Any:
-        config = usual(*arguments, **options)
-        recipe = dataclasses.replace(config.recipe, epochs=15, batch_size=16)
-        return dataclasses.replace(config, network="tiny", stored_side=SIDE, crop=28, recipe=recipe)
-
-    monkeypatch.setattr(training_stage, "default_config", small)
-    monkeypatch.setattr("oscbench.data.loading.ffcv_problem", lambda: "so few images do not need it")
+def train(runs: Path, images: Path, protocol: Path, seed: int) -> None:
+    """A small training instead of ResNet-50 for 120 epochs; as the one in use it is what ``tune`` takes."""
+    workspace = open_workspace(runs=runs, data=str(images), protocol=str(protocol))
+    config = default_config(workspace, loss="softmax", seed=seed)
+    recipe = dataclasses.replace(config.recipe, epochs=15, batch_size=16)
+    config = dataclasses.replace(config, network="tiny", stored_side=SIDE, crop=28, recipe=recipe)
+    with Session(open_ray) as session:
+        ensure([training_of(workspace, Samples.of(workspace), config, TrainingOptions(loader="pil"))], session)
 
 
-@pytest.mark.usefixtures("short_training")
 def test_mean_and_std_are_those_of_the_tables_of_each_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_split(tmp_path / "images", "train", small_labels(4, 25, 40))
     write_split(tmp_path / "images", "val", [0, 1, 2, 3, -1, -2] * 2)
@@ -48,7 +44,9 @@ def test_mean_and_std_are_those_of_the_tables_of_each_seed(tmp_path: Path, capsy
         "unknown": {"c-2": "unknown"},
     }
     write_protocol(tmp_path / "small.yaml", make_protocol("small", roles, "test"))
-    where = ["--protocol", str(tmp_path / "small.yaml"), "--data", str(tmp_path / "images")]
+    for seed in (0, 1):
+        train(tmp_path / "runs", tmp_path / "images", tmp_path / "small.yaml", seed)
+    where = ["--protocol", str(tmp_path / "small.yaml"), "--data", str(tmp_path / "images"), "--loader", "pil"]
     space = ["--set", "tail_size=5,20", "--set", "distance_multiplier=0.2,0.7"]
     with pytest.raises(SystemExit) as ended:
         main(["tune", "--alg", "evm", *where, "--runs", str(tmp_path / "runs"), "--seeds", "0,1", *space, "--json"])
@@ -57,7 +55,7 @@ def test_mean_and_std_are_those_of_the_tables_of_each_seed(tmp_path: Path, capsy
     document = json.loads(out)
 
     below = tmp_path / "runs" / "images" / "small" / "softmax"
-    tables = [pd.read_csv(path) for path in sorted(below.glob("s*/evm/tune-*/trials.csv"))]
+    tables = [pd.read_csv(path) for path in sorted(below.glob("s*/evm/tune/trials.csv"))]
     assert [sorted(set(table["seed"])) for table in tables] == [[0], [1]]
     assert [len(table) for table in tables] == [4, 4]
     assert tables[0]["features"][0] != tables[1]["features"][0]  # two trainings, not one used twice

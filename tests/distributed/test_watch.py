@@ -38,7 +38,7 @@ def browse(url: str, profile: Path, *options: str) -> str:
     """What Chromium makes of a page after its scripts have run."""
     browser = shutil.which("chromium") or pytest.fail("chromium is not installed (apt-get install chromium)")
     command = [str(browser), *FLAGS, f"--user-data-dir={profile}", *options, url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout
 
 
 def trials_on(page: str, profile: Path) -> int:
@@ -62,7 +62,7 @@ def watch(tmp_path: Path) -> Iterator[tuple[TuneRuns, str, int]]:
         page = process.stdout.readline().split()[0]
         yield runs, page, process.pid
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=900)
         assert process.returncode == 130, errors
         assert "Traceback" not in errors
     finally:
@@ -85,7 +85,7 @@ def test_the_page_follows_a_running_search(watch: tuple[TuneRuns, str, int], tmp
         assert search.poll() is None
     finally:
         runs.pace(0.0)
-        out, errors = search.communicate(timeout=120)
+        out, errors = search.communicate(timeout=900)
     assert search.returncode == 0, errors
     time.sleep(2)  # the page's next look at the files
     assert trials_on(page, tmp_path / "profile") == 24
@@ -96,7 +96,7 @@ def test_the_page_follows_a_running_search(watch: tuple[TuneRuns, str, int], tmp
 
 
 def _wait_until_finished(runs: TuneRuns, count: int, search: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while len(runs.finished()) < count:
         assert search.poll() is None, search.stderr.read() if search.stderr else ""
         assert time.monotonic() < deadline
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_it_in_the_midst_of_a_request(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:1/")
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=900) == 130
     finally:
         process.kill()
 
@@ -171,4 +171,4 @@ def test_a_busy_port_and_a_missing_folder_are_one_line(tmp_path: Path) -> None:
 
 def _watch(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "oscbench", "watch", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

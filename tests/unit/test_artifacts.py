@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,16 +14,20 @@ import numpy as np
 import pytest
 
 from oscbench.artifacts import (
+    Input,
     Meta,
+    Request,
     atomic_file,
     atomic_folder,
     exclusive_lock,
+    is_begun,
     is_complete,
     load_array,
     save_array,
     write_text,
 )
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.records import SCHEMA
 
 
 def listing(folder: Path) -> list[str]:
@@ -56,6 +61,62 @@ def test_a_folder_replaces_the_old_one_only_on_success(tmp_path: Path):
         (temporary / "three").write_text("3")
     assert listing(target) == ["three"]
     assert listing(tmp_path) == ["stage"]
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, object]]:
+    """What is synced (with its content at that moment) and what is renamed to what, in order."""
+    events: list[tuple[str, str, object]] = []
+    fsync = os.fsync
+
+    def watched_fsync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        events.append(("sync", str(path), listing(path) if path.is_dir() else path.read_text()))
+        fsync(descriptor)
+
+    def watched(rename):
+        def watched_rename(source: str | Path, target: str | Path) -> None:
+            events.append(("rename", str(source), str(target)))
+            rename(source, target)
+
+        return watched_rename
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+    return events
+
+
+def test_a_file_is_on_disk_before_its_name_and_its_name_before_the_end(tmp_path: Path, disk):
+    for text in ("one", "another"):
+        disk.clear()
+        write_text(tmp_path / "a.txt", text)
+        (temporary,) = [source for kind, source, target in disk if kind == "rename"]
+        assert disk == [
+            ("sync", temporary, text),
+            ("rename", temporary, str(tmp_path / "a.txt")),
+            ("sync", str(tmp_path), ["a.txt"]),
+        ]
+
+
+def test_a_folder_is_on_disk_with_all_it_holds_before_its_name(tmp_path: Path, disk):
+    target = tmp_path / "stage"
+    for text in ("one", "another"):
+        disk.clear()
+        with atomic_folder(target) as temporary:
+            (temporary / "deep").mkdir()
+            (temporary / "deep" / "a.txt").write_text(text)
+            (temporary / "b.txt").write_text(text)
+        place = disk.index(("rename", str(temporary), str(target)))
+        before, after = disk[:place], disk[place + 1 :]
+        content = {"deep/a.txt": text, "b.txt": text, "deep": ["a.txt"]}
+        expected = [("sync", str(temporary / name), held) for name, held in content.items()]
+        synced = [event for event in before if event[0] == "sync"]
+        assert sorted(synced, key=str) == sorted([*expected, ("sync", str(temporary), ["b.txt", "deep"])], key=str)
+        moved_away = [source for kind, source, _ in before if kind == "rename"]
+        assert moved_away == ([str(target)] if text == "another" else [])
+        assert [(kind, path) for kind, path, _ in after] == [("sync", str(tmp_path))]
+        assert "stage" in after[0][2]
 
 
 def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path: Path):
@@ -141,36 +202,58 @@ def test_damaged_arrays_are_named(tmp_path: Path):
         load_array(path, np.float32, 1)
 
 
-def make_meta() -> Meta:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layer:
+    layer: str
+    sizes: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rows:
+    rows: dict[str, int]
+
+
+def make_meta() -> Meta[Layer, Rows]:
     return Meta.create(
-        "features",
-        config={"layer": "embedding", "block": 3},
-        result_config={"layer": "embedding"},
-        inputs={"train": "00ff"},
-        seed=1,
-        n_known=2,
-        n_outputs=3,
-        classes=("a", "b", "c"),
+        stage="features",
+        fingerprint="0123456789abcdef",
+        content="fedcba98",
+        inputs={"train": Input(fingerprint="00ff", content="ab")},
+        config=Layer(layer="embedding", sizes={"train": (1, 2)}),
+        result=Rows(rows={"val": 5}),
         seconds=1.23456,
-        details={"rows": 5},
     )
 
 
-def test_meta_round_trips_and_completes_the_folder(tmp_path: Path):
+def read_meta(folder: Path) -> Meta[Layer, Rows]:
+    return Meta.read(folder, "features", Layer, Rows)
+
+
+def test_meta_round_trips_with_its_types_and_completes_the_folder(tmp_path: Path):
     meta = make_meta()
     assert not is_complete(tmp_path)
     meta.write(tmp_path)
-    assert Meta.read(tmp_path, "features") == meta
+    assert read_meta(tmp_path) == meta
+    assert read_meta(tmp_path).config.sizes == {"train": (1, 2)}
     assert is_complete(tmp_path)
-    assert is_complete(tmp_path, meta.fingerprint)
-    assert not is_complete(tmp_path, "another")
     assert {"python", "numpy", "torch"} <= set(meta.versions)
     assert meta.cpus >= 1
+    assert meta.seconds == 1.235
 
 
-def test_only_deciding_fields_enter_the_fingerprint():
-    plain = Meta.create("features", config={"layer": "embedding"}, inputs={"train": "00ff"})
-    assert make_meta().fingerprint == plain.fingerprint
+def test_a_request_is_readable_before_the_stage_is_finished(tmp_path: Path):
+    request = Request(
+        schema=SCHEMA,
+        stage="train",
+        fingerprint="ab",
+        inputs={"samples": Input(fingerprint="cd")},
+        config=Layer(layer="x"),
+    )
+    assert not is_begun(tmp_path)
+    request.write(tmp_path)
+    assert is_begun(tmp_path)
+    assert not is_complete(tmp_path)
+    assert Request.read(tmp_path, "train", Layer) == request
 
 
 @pytest.mark.parametrize(
@@ -178,9 +261,10 @@ def test_only_deciding_fields_enter_the_fingerprint():
     [
         (lambda text: text[:-20], "is damaged"),
         (lambda text: "[]", "is damaged"),
-        (lambda text: text.replace('"schema": 1', '"schema": 0'), "schema 0, this version reads 1"),
+        (lambda text: text.replace('"schema": 2', '"schema": 1'), "schema 1, this version reads 2"),
         (lambda text: json.dumps(json.loads(text) | {"colour": 1}), "unknown key 'colour'"),
-        (lambda text: json.dumps(json.loads(text) | {"seed": "one"}), "seed: expected"),
+        (lambda text: json.dumps(json.loads(text) | {"seconds": "one"}), "seconds: expected float, got 'one'"),
+        (lambda text: text.replace('"val": 5', '"val": "five"'), "result: rows: expected int, got 'five'"),
     ],
 )
 def test_damaged_meta_is_one_line(tmp_path: Path, damage, message: str):
@@ -188,13 +272,13 @@ def test_damaged_meta_is_one_line(tmp_path: Path, damage, message: str):
     path = tmp_path / "meta.json"
     path.write_text(damage(path.read_text()))
     with pytest.raises(OscbenchError, match=message) as raised:
-        Meta.read(tmp_path)
+        read_meta(tmp_path)
     assert "meta.json" in str(raised.value)
 
 
 def test_a_folder_of_another_stage_or_unfinished_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match=r"has no meta\.json"):
-        Meta.read(tmp_path)
+        read_meta(tmp_path)
     make_meta().write(tmp_path)
     with pytest.raises(UsageError, match="holds stage 'features', expected 'scores'"):
-        Meta.read(tmp_path, "scores")
+        Meta.read(tmp_path, "scores", Layer, Rows)

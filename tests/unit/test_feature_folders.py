@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oscbench.artifacts import Meta
 from oscbench.errors import UsageError
-from oscbench.features import FeatureSet, load_feature_folder
+from oscbench.features import FeatureInfo, FeatureSet, load_feature_folder
+from oscbench.origin import Origin
 
 
 def write_own(folder: Path, labels: list[int], *, width: int = 4, logits: int | None = 3) -> None:
@@ -22,7 +22,8 @@ def write_own(folder: Path, labels: list[int], *, width: int = 4, logits: int | 
 
 
 def write_extracted(folder: Path, *, network: str = "n1", classes: tuple[str, ...] = ("a", "b", "c")) -> None:
-    meta = Meta.create("features", config={}, inputs={"train": network}, n_known=2, n_outputs=2, classes=classes)
+    origin = Origin(data="d", protocol="p1", training="eos", train=network)
+    info = FeatureInfo(split=folder.name, n_known=2, classes=classes, fingerprint="0", origin=origin)
     rows = np.arange(3)
     FeatureSet(
         embedding=np.ones((3, 2), np.float32),
@@ -33,7 +34,7 @@ def write_extracted(folder: Path, *, network: str = "n1", classes: tuple[str, ..
         ids=rows,
         class_index=rows.astype(np.int32),
         classes=classes,
-        meta=meta,
+        info=info,
     ).save(folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ ONLY_IN = {"ray": "distributed/", "ffcv": "data/ffcv.py", "matplotlib": "report/
 PURE = {"metrics/": {"numpy"}, "numerics/": {"numpy", "scipy", "torch", "numba", "llvmlite"}}
 """What such a folder may import besides the standard library, itself and ``oscbench.labels``; llvmlite is numba's."""
 
+LIGHT = ("oscbench.metrics", "oscbench.labels", "oscbench.tuning.collect, oscbench.tuning.trials")
+"""What a notebook or a plug-in may load without waiting."""
+
 HEAVY = ("torch", "ray", "numba", "pandas", "matplotlib")
 
 
@@ -40,6 +44,35 @@ def imported_modules(tree: ast.AST) -> Iterator[str]:
             argument = node.args[0]
             if name in ("import_module", "__import__") and isinstance(argument, ast.Constant):
                 yield str(argument.value)
+
+
+def imports_when_loaded(body: list[ast.stmt]) -> Iterator[str]:
+    """Full names of the modules that are imported when the file itself is: not in functions, not for types alone."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imported_modules(node)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from imports_when_loaded(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+            blocks += [handler.body for handler in getattr(node, "handlers", [])]
+            for block in blocks:
+                yield from imports_when_loaded(block)
+
+
+def find_package_cycle(trees: dict[str, ast.Module]) -> list[str]:
+    """Top-level packages and modules that import each other in a circle, or nothing."""
+    needs: dict[str, set[str]] = {}
+    for file, tree in trees.items():
+        own = file.split("/")[0].removesuffix(".py")
+        modules = [module.split(".") for module in imports_when_loaded(tree.body)]
+        others = {parts[1] for parts in modules if parts[0] == "oscbench" and len(parts) > 1}
+        needs.setdefault(own, set()).update(others - {own})
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def misplaced_imports(name: str, tree: ast.AST) -> list[str]:
@@ -97,6 +130,17 @@ def test_ray_ffcv_and_matplotlib_stay_at_the_edge(name: str) -> None:
     assert misplaced_imports(name, TREES[name]) == []
 
 
+def test_what_is_rays_is_entered_from_the_command_line_alone() -> None:
+    """Stages run anywhere: whoever executes them is handed in, also by imports inside functions."""
+    entered = {
+        name.split("/")[0]
+        for name, tree in TREES.items()
+        for module in imported_modules(tree)
+        if module.startswith("oscbench.distributed")
+    }
+    assert entered == {"distributed", "cli"}
+
+
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith(tuple(PURE))])
 def test_the_core_is_pure(name: str) -> None:
     assert impure_imports(name, TREES[name]) == []
@@ -120,12 +164,41 @@ def test_importing_the_package_and_the_cli_loads_nothing_heavy() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize("modules", LIGHT)
+def test_tables_and_metrics_load_neither_networks_nor_ray(modules: str) -> None:
+    unwanted = ("torch", "ray", "filelock", "optuna")
+    program = f"import sys, {modules}; print(*[name for name in {unwanted} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_packages_do_not_import_each_other_in_a_circle() -> None:
+    assert find_package_cycle(TREES) == []
+
+
+def test_the_search_for_circles_looks_at_what_is_loaded_alone() -> None:
+    data = ast.parse(
+        "import numpy\ntry:\n    from oscbench.protocols.base import Protocol\nexcept ImportError:\n    raise"
+    )
+    own, unloaded = "from oscbench.protocols import base\n", "def f():\n    from oscbench.data import images\n"
+    for types in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+        protocols = ast.parse(f"{own}{unloaded}if {types}:\n    import oscbench.data.images")
+        assert find_package_cycle({"data/a.py": data, "protocols/b.py": protocols}) == []
+    for bad in (
+        "import oscbench.data.images",
+        "from oscbench import data",
+        "class A:\n    from oscbench.data import b",
+    ):
+        cycle = find_package_cycle({"data/a.py": data, "protocols/b.py": ast.parse(bad)})
+        assert set(cycle) == {"data", "protocols"}
+
+
 def test_the_rules_can_be_broken() -> None:
     """Each search finds what it is there to find."""
     source = """
 def f(name):
     import ray.train
-    from oscbench import config
+    from oscbench import records
     import_module("ffcv.loader")
     if name == "evm" or name in ("eos", "other"):
         pass

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -47,6 +47,32 @@ def test_all_problems_are_reported_together_with_their_keys():
     assert "\n" not in message
 
 
+@dataclass(frozen=True, kw_only=True)
+class Nest:
+    inner: Record
+    counts: dict[str, int]
+    anything: dict[str, Any]
+    maybe: dict[str, float | None] | None = None
+
+
+def test_records_within_records_and_mappings_are_read_as_strictly():
+    raw = {"inner": {"tail_size": 3}, "counts": {"a": 1}, "anything": {"b": [None]}, "maybe": {"c": 1, "d": None}}
+    nest = from_mapping(Nest, raw, "here")
+    assert nest.inner == Record(tail_size=3)
+    assert nest.maybe == {"c": 1.0, "d": None}
+    assert from_mapping(Nest, raw | {"inner": Record(tail_size=3), "maybe": None}, "here").inner == nest.inner
+    for change, message in [
+        ({"inner": {"tail_size": 0}}, "here: inner: tail_size must be at least 1"),
+        ({"inner": {"tail_sise": 3}}, "here: inner: unknown key 'tail_sise', did you mean 'tail_size'"),
+        ({"inner": 7}, "inner: expected Record, got 7"),
+        ({"counts": {"a": "1"}}, "counts: expected int, got '1'"),
+        ({"counts": {1: 1}}, "counts: expected str, got 1"),
+        ({"counts": []}, r"counts: expected a mapping, got \[\]"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            from_mapping(Nest, raw | change, "here")
+
+
 @pytest.mark.parametrize(("value", "part"), [(0, "at least 1"), (True, "expected int"), (1.5, "expected int")])
 def test_impossible_values_are_refused(value: object, part: str):
     with pytest.raises(UsageError, match=part):
@@ -54,7 +80,7 @@ def test_impossible_values_are_refused(value: object, part: str):
 
 
 def test_fingerprint_is_the_stated_hash():
-    text = '{"config":{"a":1,"b":[1,2]},"inputs":{"samples":"ab"},"schema":1,"stage":"train"}'
+    text = '{"config":{"a":1,"b":[1,2]},"inputs":{"samples":"ab"},"schema":2,"stage":"train"}'
     expected = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert fingerprint("train", {"b": (1, 2), "a": 1}, {"samples": "ab"}) == expected
 

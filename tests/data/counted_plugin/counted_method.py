@@ -6,11 +6,12 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
-from oscbench.postprocessors.base import POSTPROCESSORS
+from oscbench.metrics import Predictions
+from oscbench.postprocessors.base import POSTPROCESSORS, finite_logits, require_fitted, require_width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +24,16 @@ class CountedParams:
             raise ValueError(f"tail_size must be at least 1, got {self.tail_size}")
 
 
-@POSTPROCESSORS.register("counted", params=CountedParams, label="Counted")
+@POSTPROCESSORS.register(
+    "counted", params=CountedParams, label="Counted", needs={"logits"}, score_kinds=("log",), per_class=False
+)
 class Counted:
-    score_kinds: ClassVar[tuple[str, ...]] = ("log",)
+    notes = ()
 
     def __init__(self, params: CountedParams, score_kind: str = "log") -> None:
         self.params = params
         self.score_kind = score_kind
+        self.width: int | None = None
 
     def fit(self, train: Any) -> Self:
         with open(os.environ["COUNTED_LOG"], "a") as log:  # one write, in append mode: whole lines from any process
@@ -39,8 +43,12 @@ class Counted:
             time.sleep(0.01)  # and read again: a test may hold a search and let it go
         if self.params.tail_size == 13:
             raise RuntimeError("thirteen is refused")
+        self.width = finite_logits(train, "Counted").shape[1]
         return self
 
-    def score(self, inputs: Any) -> Any:
-        logits = np.asarray(inputs.logits[:, : inputs.n_known], np.float64)
-        return np.tanh(logits / self.params.tail_size) + self.params.shift * np.sin(logits)
+    def predict(self, inputs: Any) -> Predictions:
+        width = require_fitted(self.width, "Counted")
+        logits = np.asarray(require_width(finite_logits(inputs, "Counted"), width, "logits"), np.float64)
+        logits = logits[:, : inputs.n_known]
+        scores = logits / (self.params.tail_size + np.abs(logits)) + self.params.shift * np.sin(logits)
+        return Predictions(scores.argmax(axis=1).astype(np.int32), scores.max(axis=1))

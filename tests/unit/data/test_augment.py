@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oscbench.data.augment import FLIP, LEFT, RANDAUGMENT, TOP, centre_windows, hashed_bits, train_windows
-from oscbench.training.torchvision_import import torchvision
+from oscbench.torchvision_import import torchvision
 
 WORD = 2**64
 

@@ -9,7 +9,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -97,11 +96,11 @@ def test_a_mix_has_its_share_of_pixels(share: float):
 
 
 def test_only_fields_that_matter_decide():
-    assert ConvertConfig(mode="raw", quality=50).deciding() == ConvertConfig(mode="raw", raw_share=0.1).deciding()
-    assert ConvertConfig(quality=50).deciding() != ConvertConfig().deciding()
-    assert ConvertConfig(raw_share=0.1).deciding() == ConvertConfig().deciding()
-    mix = ConvertConfig(mode="mix")
-    assert mix.deciding() == asdict(mix)
+    assert ConvertConfig(mode="raw", quality=50).normalised() == ConvertConfig(mode="raw", raw_share=0.1).normalised()
+    assert ConvertConfig(quality=50).normalised() != ConvertConfig().normalised()
+    assert ConvertConfig(raw_share=0.1).normalised() == ConvertConfig().normalised()
+    mix = ConvertConfig(mode="mix", quality=50, raw_share=0.1)
+    assert mix.normalised() == mix
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def _overwrite(file: io.BufferedRandom, place: int, byte: bytes) -> None:
 
 
 def test_a_missing_file_is_named(splits: dict[str, DataSplit], tmp_path: Path):
-    with pytest.raises(UsageError, match=r"none\.beton is missing; make it with `oscbench data convert`"):
+    with pytest.raises(OscbenchError, match=r"none\.beton is missing on .*; make it with `oscbench data convert`"):
         load(replace(splits["jpeg"], beton=tmp_path / "none.beton"), np.arange(N), 4)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from oscbench.data.images import convert_image, cut, encode_jpeg, read_image, read_resized, resize_shorter
 from oscbench.errors import OscbenchError
-from oscbench.training.torchvision_import import torchvision
+from oscbench.torchvision_import import torchvision
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (300, 33), (33, 301)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -20,10 +23,11 @@ from oscbench.data.loading import (
     LoaderConfig,
     PilLoader,
     RandAugment,
+    decide_loader,
     open_loader,
 )
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.training.torchvision_import import torchvision
+from oscbench.torchvision_import import torchvision
 
 N = 17
 
@@ -180,14 +184,38 @@ def test_a_damaged_image_ends_the_epoch_with_its_name(tmp_path: Path):
         load(source, np.arange(4), 2)
 
 
-def test_backends_are_chosen_by_what_is_there(photos: DataSplit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    assert isinstance(open_loader(photos, config(backend="auto")), PilLoader)
-    with pytest.raises(UsageError, match="needs a converted file"):
-        open_loader(photos, config(backend="ffcv"))
+@pytest.fixture
+def without_ffcv(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in {"ffcv", *(name for name in sys.modules if name.startswith("ffcv."))}:
         monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
     monkeypatch.delitem(sys.modules, "oscbench.data.ffcv", raising=False)
+
+
+def test_the_loader_is_decided_by_what_is_here(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("oscbench.data.loading.ffcv_problem", lambda: "")
+    cases = [(wanted, converted) for wanted in ("auto", "ffcv", "pil") for converted in (True, False)]
+    assert [decide_loader(wanted, converted=converted) for wanted, converted in cases] == ["ffcv"] * 4 + ["pil"] * 2
+    assert caplog.messages == []
+    monkeypatch.setattr("oscbench.data.loading.ffcv_problem", lambda: "ffcv cannot be imported (why)")
+    for converted, level in ((True, "WARNING"), (False, "INFO")):
+        caplog.clear()
+        assert decide_loader("auto", converted=converted) == decide_loader("pil", converted=converted) == "pil"
+        assert caplog.messages == ["ffcv cannot be imported (why): images are read with PIL"]
+        assert caplog.records[0].levelname == level
+    assert decide_loader("ffcv", converted=True) == "ffcv"  # the workers may have it
+    with pytest.raises(UsageError, match=r"ffcv cannot be imported \(why\); `oscbench doctor`.*--loader pil"):
+        decide_loader("ffcv", converted=False)
+
+
+def test_a_loader_never_falls_back_to_another(photos: DataSplit, without_ffcv: None, tmp_path: Path):
+    assert isinstance(open_loader(photos, config()), PilLoader)
+    with pytest.raises(UsageError, match="needs a converted file"):
+        open_loader(photos, config(backend="ffcv"))
     converted = DataSplit(photos.root, photos.samples, tmp_path / "train.beton")
-    assert isinstance(open_loader(converted, config(backend="auto")), PilLoader)
-    with pytest.raises(UsageError, match="ffcv cannot be imported .*; `oscbench doctor`"):
+    host = re.escape(socket.gethostname())
+    with pytest.raises(OscbenchError, match=rf"train\.beton is missing on {host}; .*--loader pil"):
+        open_loader(converted, config(backend="ffcv"))
+    (tmp_path / "train.beton").touch()
+    with pytest.raises(OscbenchError, match=rf"ffcv cannot be imported .* on {host}, so .*train\.beton .*--loader pil"):
         open_loader(converted, config(backend="ffcv"))

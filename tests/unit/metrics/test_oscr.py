@@ -15,13 +15,13 @@ from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import (
     FPRS,
     OscrCurve,
+    Predictions,
     auoscr,
     ccr_at_fpr,
     ccr_fpr_sum,
     ccr_of_many,
     closed_set_accuracy,
     oscr_curve,
-    oscr_curve_from_predictions,
     predict,
 )
 
@@ -116,7 +116,7 @@ def test_curve_and_published_rule_equal_the_published_code_digit_by_digit(label:
 # --- double loop --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(scored_samples(), st.sampled_from([NEGATIVE, UNKNOWN]), st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0, *FPRS]))
 def test_both_rules_equal_a_double_loop(sample: Any, unknown_label: int, fpr: float) -> None:
     labels, scores = sample
@@ -128,7 +128,7 @@ def test_both_rules_equal_a_double_loop(sample: Any, unknown_label: int, fpr: fl
             assert same(ccr_at_fpr(curve, fpr, rule=rule), expected, 0.0 if weights == "sample" else 1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(scored_samples(), st.sampled_from([NEGATIVE, UNKNOWN]), st.integers(1, 4), st.randoms())
 def test_the_rates_of_many_classifiers_equal_those_of_their_curves(
     sample: Any, unknown_label: int, n_classifiers: int, random: Any
@@ -136,11 +136,10 @@ def test_the_rates_of_many_classifiers_equal_those_of_their_curves(
     labels, scores = sample
     orders = [random.sample(range(len(scores)), len(scores)) for _ in range(n_classifiers)]
     classifiers = [predict(scores[order]) for order in orders]
-    predicted = np.stack([p.predicted for p in classifiers], axis=1)
-    confidence = np.stack([p.confidence for p in classifiers], axis=1)
+    predicted, score = (np.stack(column, axis=1) for column in zip(*classifiers, strict=True))
     fprs = (0.0, 0.1, 0.25, 0.5, 2 / 3, *FPRS)
     for rule in ("inclusive", "published"):
-        found = ccr_of_many(labels, predicted, confidence, unknown_label=unknown_label, fprs=fprs, rule=rule)
+        found = ccr_of_many(labels, predicted, score, unknown_label=unknown_label, fprs=fprs, rule=rule)
         curves = [oscr_curve(labels, scores[order], unknown_label=unknown_label) for order in orders]
         expected = [[ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs] for curve in curves]
         np.testing.assert_array_equal(found, np.array(expected))
@@ -152,14 +151,14 @@ def test_the_rates_of_many_classifiers_equal_those_of_their_curves(
 def test_the_rates_of_many_classifiers_at_a_larger_size_with_ties(rule: Any, fprs: tuple[float, ...]) -> None:
     rng = np.random.default_rng(8)
     labels, predicted = rng.integers(-2, 4, 3000), rng.integers(0, 4, (3000, 5))
-    confidence = np.round(rng.normal(size=(3000, 5)), 2)
-    found = ccr_of_many(labels, predicted, confidence, unknown_label=NEGATIVE, fprs=fprs, rule=rule)
+    score = np.round(rng.normal(size=(3000, 5)), 2)
+    found = ccr_of_many(labels, predicted, score, unknown_label=NEGATIVE, fprs=fprs, rule=rule)
     for s in range(5):
-        curve = oscr_curve_from_predictions(labels, predicted[:, s], confidence[:, s], unknown_label=NEGATIVE)
+        curve = oscr_curve(labels, Predictions(predicted[:, s], score[:, s]), unknown_label=NEGATIVE)
         np.testing.assert_array_equal(found[s], [ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(scored_samples(), st.sampled_from([NEGATIVE, UNKNOWN]))
 def test_every_point_of_the_curve_is_what_its_threshold_gives(sample: Any, unknown_label: int) -> None:
     labels, scores = sample
@@ -174,7 +173,7 @@ def test_every_point_of_the_curve_is_what_its_threshold_gives(sample: Any, unkno
         assert same(fpr, expected[1])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(scored_samples(), st.sampled_from([NEGATIVE, UNKNOWN]))
 def test_areas_are_the_chances_they_claim_to_be(sample: Any, unknown_label: int) -> None:
     labels, scores = sample
@@ -190,7 +189,7 @@ def test_areas_are_the_chances_they_claim_to_be(sample: Any, unknown_label: int)
 # --- properties ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(scored_samples(), st.sampled_from([NEGATIVE, UNKNOWN]), st.randoms(use_true_random=False))
 def test_curve_is_monotone_and_blind_to_row_order(sample: Any, unknown_label: int, random: Any) -> None:
     labels, scores = sample
@@ -204,7 +203,7 @@ def test_curve_is_monotone_and_blind_to_row_order(sample: Any, unknown_label: in
         np.testing.assert_array_equal(getattr(curve, name), getattr(shuffled, name))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(scored_samples(few_values=True), st.sampled_from([NEGATIVE, UNKNOWN]))
 def test_strictly_increasing_maps_change_nothing_but_the_thresholds(sample: Any, unknown_label: int) -> None:
     labels, scores = sample
@@ -215,7 +214,7 @@ def test_strictly_increasing_maps_change_nothing_but_the_thresholds(sample: Any,
         np.testing.assert_array_equal(curve.fpr, other.fpr)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(scored_samples(), st.sampled_from([NEGATIVE, UNKNOWN]))
 def test_rate_one_is_closed_set_accuracy_and_published_never_gives_more(sample: Any, unknown_label: int) -> None:
     labels, scores = sample
@@ -236,15 +235,6 @@ def test_samples_of_the_other_kind_are_ignored() -> None:
     part = oscr_curve(labels[keep], scores[keep], unknown_label=NEGATIVE)
     np.testing.assert_array_equal(whole.ccr, part.ccr)
     np.testing.assert_array_equal(whole.thresholds, part.thresholds)
-
-
-def test_from_predictions_is_the_same_curve() -> None:
-    rng = np.random.default_rng(4)
-    labels, scores = rng.integers(-2, 5, 300), rng.normal(size=(300, 5)).astype(np.float32)
-    curve = oscr_curve(labels, scores, unknown_label=UNKNOWN)
-    again = oscr_curve_from_predictions(labels, scores.argmax(axis=1), scores.max(axis=1), unknown_label=UNKNOWN)
-    np.testing.assert_array_equal(curve.thresholds, again.thresholds)
-    np.testing.assert_array_equal(curve.ccr, again.ccr)
 
 
 # --- edges --------------------------------------------------------------------------------------------------------
@@ -310,7 +300,7 @@ def test_scores_that_are_not_finite_are_refused_with_their_row(bad: float, colum
     with pytest.raises(ValueError, match="row 4321"):
         predict(scores)
     with pytest.raises(ValueError, match="row 4321"):
-        oscr_curve_from_predictions(np.zeros(5000, int), np.zeros(5000, int), scores[:, column], unknown_label=NEGATIVE)
+        predict(Predictions(np.zeros(5000, int), scores[:, column]))
     with pytest.raises(ValueError, match="row 4321"):
         ccr_of_many(np.zeros(5000, int), np.zeros((5000, 3), int), scores, unknown_label=NEGATIVE)
 
@@ -337,7 +327,7 @@ def test_other_wrong_input_is_refused() -> None:
     for call in (lambda: ccr_at_fpr(curve, 1.5), lambda: ccr_at_fpr(curve, 0.5, rule="strict")):
         with pytest.raises(ValueError, match=r"1\.5|'strict'"):
             call()
-    many: dict[str, Any] = {"labels": [0, NEGATIVE], "predicted": [[0], [0]], "confidence": [[1.0], [0.0]]}
+    many: dict[str, Any] = {"labels": [0, NEGATIVE], "predicted": [[0], [0]], "score": [[1.0], [0.0]]}
     for change, message in [
         ({"unknown_label": 0}, "unknown_label"),
         ({"predicted": [[0]]}, r"\(1, 1\).*\(2, 1\)"),

@@ -57,12 +57,6 @@ def test_accuracy_equals_scikit_learn_by_sample_and_by_class() -> None:
     assert balanced != pytest.approx(np.mean(predicted == labels[known]), abs=1e-3)  # the two are told apart
 
 
-def test_maxima_give_the_same_as_the_matrix() -> None:
-    labels, scores = random_samples(8, decimals=1)
-    for metric in (auroc, average_precision):
-        assert metric(labels, scores, unknown_label=-1) == metric(labels, scores.max(axis=1), unknown_label=-1)
-
-
 def test_missing_kinds_and_equal_scores() -> None:
     assert math.isnan(closed_set_accuracy([-1], [[1.0]]))
     for metric in (auroc, average_precision):
@@ -74,9 +68,9 @@ def test_missing_kinds_and_equal_scores() -> None:
 def test_wrong_input_is_refused() -> None:
     for metric in (auroc, average_precision):
         with pytest.raises(ValueError, match="row 1"):
-            metric([0, -1], [0.5, math.nan], unknown_label=NEGATIVE)
+            metric([0, -1], [[0.5], [math.nan]], unknown_label=NEGATIVE)
         with pytest.raises(ValueError, match="unknown_label"):
-            metric([0, -1], [0.5, 0.1], unknown_label=3)
+            metric([0, -1], [[0.5], [0.1]], unknown_label=3)
     with pytest.raises(ValueError, match="label 1 in row 0"):
         closed_set_accuracy([1], [[0.3]])
     with pytest.raises(ValueError, match="'clas'"):

@@ -30,7 +30,7 @@ def samples(seed: int, n: int = 200, dtype: Any = np.float64) -> tuple[np.ndarra
     return labels, scores.astype(dtype)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 1000), st.sampled_from([0.02, 0.1, 0.3, 1.0]), st.sampled_from([np.float32, np.float64]))
 def test_threshold_keeps_the_rate_and_no_lower_score_does(seed: int, fpr: float, dtype: Any) -> None:
     labels, scores = samples(seed, 60, dtype)

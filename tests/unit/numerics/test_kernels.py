@@ -66,7 +66,7 @@ def test_equal_probabilities_have_one_lowest_log_score() -> None:
     assert len(np.unique(compiled[steps])) == len(torch.unique(p[steps])) < 20
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 300), st.integers(1, 5), st.booleans())
 def test_running_smallest_equals_sorting(seed: int, k: int, n_tiles: int, ties: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -122,7 +122,7 @@ def test_fits_of_constant_and_clipped_tails() -> None:
     np.testing.assert_allclose(shape[1, [0, 2]], float(reference.shape), rtol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1_000),
     shape=st.sampled_from([1.0, 30.0, 3_000.0, 1e6]),

@@ -9,8 +9,9 @@ import pytest
 
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet, Inputs
-from oscbench.postprocessors.base import NoParams, usable_score_kind
+from oscbench.postprocessors.base import usable_score_kind
 from oscbench.postprocessors.max_score import MaximumLogitScore, MaximumSoftmaxScore
+from oscbench.registry import NoParams
 
 K = 4
 
@@ -54,11 +55,11 @@ def test_mls_is_the_first_logits(n_outputs: int) -> None:
 def test_score_kinds() -> None:
     assert MaximumSoftmaxScore().score_kind == "log"
     assert MaximumLogitScore().score_kind == "logit"
-    assert usable_score_kind("mls", "log") == usable_score_kind("mls", "probability") == "logit"
+    assert usable_score_kind("mls", "log") == usable_score_kind("mls", "published") == "logit"
     assert usable_score_kind("mss", "probability") == "probability"
     with pytest.raises(UsageError, match="MLS has no score kind 'probability'; use logit"):
         MaximumLogitScore(score_kind="probability")
-    with pytest.raises(UsageError, match="mss has no score kind 'logit'; use log or probability"):
+    with pytest.raises(UsageError, match="MSS has no score kind 'logit'; use log or probability or published"):
         usable_score_kind("mss", "logit")
 
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from protocol_rules import derive_classes
 
 from oscbench.errors import UsageError
 from oscbench.protocols.base import ROLES, load_protocol
-from oscbench.protocols.imagenet import derive_classes
 from oscbench.protocols.wordnet import load_tree
 
 REPOSITORY = Path(__file__).parents[3]

@@ -14,8 +14,9 @@ from oscbench.errors import OscbenchError
 from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import FPRS
 from oscbench.report.evaluation import Options, choose_threshold, evaluate_split
-from oscbench.report.scoring import load_scores, score_features
+from oscbench.runs import load_scores
 from oscbench.scores import ScoreSet
+from oscbench.scoring import fit_and_score
 
 DEMO = load_scores("demo")
 
@@ -53,14 +54,14 @@ def test_confidence_is_that_of_the_network_on_all_its_outputs() -> None:
         for split, part in features.items()
     }
     for network, n_outputs in ((features, 20), (wide, 21)):
-        scores = score_features(network, "mls", {})["test"]
+        scores = fit_and_score(network, "mls", {})["test"]
         logits = network["test"].logits.astype(np.float64)
         assert logits.shape[1] == n_outputs
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         expected = metrics.confidence(scores.labels, probabilities, n_known=20)
         found = evaluate_split("test", scores, Options()).confidence
         assert found == pytest.approx(expected, abs=1e-12)
-    own = dataclasses.replace(scores, meta=None)
+    own = dataclasses.replace(scores, info=None)
     figures = evaluate_split("test", own, Options())
     assert figures.confidence is None
     assert math.isnan(figures.against[0].openness)
@@ -77,9 +78,7 @@ def test_without_resamples_there_are_no_ends_and_missing_kinds_are_left_out() ->
 def test_classes_of_unequal_size_count_the_same_where_asked() -> None:
     val = DEMO["val"]
     rows = np.flatnonzero((val.labels != 3) | (np.arange(len(val.labels)) % 8 == 0))
-    part = dataclasses.replace(
-        val, scores=val.scores[rows], labels=val.labels[rows], ids=val.ids[rows], class_index=val.class_index[rows]
-    )
+    part = ScoreSet.from_scores(val.scores[rows], val.labels[rows])
     found = evaluate_split("val", part, Options(weights="class"))
     expected = metrics.closed_set_accuracy(part.labels, part.scores, weights="class")
     assert found.accuracy.estimate == expected
@@ -106,12 +105,6 @@ def test_a_single_split_serves_where_there_is_no_validation() -> None:
 
 
 def test_a_rate_that_cannot_be_kept_fails_in_one_line() -> None:
-    scores = ScoreSet(
-        scores=np.array([[0.5], [0.9]]),
-        labels=np.array([0, -1]),
-        ids=np.arange(2),
-        class_index=np.array([0, 1], dtype=np.int32),
-        classes=("a", "b"),
-    )
+    scores = ScoreSet.from_scores([[0.5], [0.9]], np.array([0, -1]))
     with pytest.raises(OscbenchError, match=r"split val: no threshold keeps .* 0\.1"):
         choose_threshold({"val": scores}, 0.1)

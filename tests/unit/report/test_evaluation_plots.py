@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from oscbench.report.evaluation import Options, evaluate_split
 from oscbench.report.evaluation_plots import unique_labels, write_plots
-from oscbench.report.scoring import Run, load_scores, origin_of
+from oscbench.runs import Run, load_scores, title_of
 from oscbench.scores import ScoreSet
 
 
@@ -21,9 +21,11 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(b"drawn"))
 
 
-def demo_run(**changes: str) -> Run:
+def demo_run(training: str = "", algorithm: str = "mss") -> Run:
     splits = load_scores("demo")
-    return Run(origin=dataclasses.replace(origin_of(splits["val"], "demo"), **changes), splits=splits)
+    title = title_of(splits["val"], "demo")
+    origin = dataclasses.replace(title.origin, training=training)
+    return Run(title=dataclasses.replace(title, origin=origin, algorithm=algorithm), splits=splits)
 
 
 def written(runs: list[Run], folder: Path) -> list[str]:
@@ -44,14 +46,8 @@ def test_equal_labels_are_numbered_and_no_file_overwrites_another(no_drawing: No
 def test_without_a_threshold_the_histogram_is_still_drawn(
     no_drawing: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scores = ScoreSet(
-        scores=np.array([[0.5], [0.9]]),
-        labels=np.array([0, -2]),
-        ids=np.arange(2),
-        class_index=np.array([0, 2], dtype=np.int32),
-        classes=("a", "b", "c"),
-    )
-    run = Run(origin=origin_of(scores, "mine"), splits={"test": scores})
+    scores = ScoreSet.from_scores([[0.5], [0.9]], np.array([0, -2]))
+    run = Run(title=title_of(scores, "mine"), splits={"test": scores})
     names = written([run], tmp_path)
     assert "scores.png" in names
     assert "confusion.png" not in names

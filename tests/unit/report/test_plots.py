@@ -18,7 +18,7 @@ from oscbench.report.plots import (
     save_figure,
     step_points,
 )
-from oscbench.report.scoring import load_scores
+from oscbench.runs import load_scores
 
 DEMO = load_scores("demo")
 ALGORITHMS, TRAININGS = ("mss", "mls", "openmax", "evm", "proser"), ("softmax", "garbage", "eos")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -12,7 +13,6 @@ import pytest
 from oscbench.labels import UNKNOWN
 from oscbench.metrics import Interval, decide, open_set_confusion
 from oscbench.report.evaluation import Options, choose_threshold, evaluate_split
-from oscbench.report.scoring import load_scores
 from oscbench.report.tables import (
     confusion_table,
     evaluation_table,
@@ -25,6 +25,7 @@ from oscbench.report.tables import (
     threshold_document,
     threshold_table,
 )
+from oscbench.runs import load_scores, title_of
 
 DEMO = load_scores("demo")
 
@@ -43,8 +44,13 @@ def test_markdown_is_aligned_and_escaped() -> None:
 
 def test_evaluation_table_has_a_row_per_run_split_and_kind() -> None:
     figures = [evaluate_split(split, scores, Options()) for split, scores in DEMO.items()]
-    table = evaluation_table([("one", figures), ("two", figures)])
-    assert len(table) == 6
+    title = title_of(DEMO["val"], "demo")
+    table = evaluation_table([(title, figures), (dataclasses.replace(title, algorithm="two"), figures)])
+    assert table["algorithm"].tolist() == ["mss"] * 3 + ["two"] * 3
+    assert "network" not in table  # the synthetic data have none
+    origin = dataclasses.replace(title.origin, network="tiny", recipe="demo", train="00ff", training="eos")
+    named = evaluation_table([(dataclasses.replace(title, origin=origin), figures)])
+    assert named.iloc[0, :4].tolist() == ["mss, eos", "tiny", "demo", "00ff"]
     assert list(table["against"][:3]) == ["negative", "negative", "unknown"]
     first = figures[0].against[0]
     assert table.loc[0, "CCR@1e-2"] == f"{first.ccr[1].estimate:.4f}"

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.training.checkpoint import BEST, LAST, Checkpoint, load_weights, publish_best
+from oscbench.training.checkpoint import BEST, LAST, Checkpoint, CheckpointOrigin, load_weights, publish_best
 from oscbench.training.model import OpenSetNetwork, build_network
+from oscbench.training.recipes import Recipe, TrainConfig
 
 
 @pytest.fixture
@@ -51,7 +52,9 @@ def test_our_files_have_the_published_keys_and_survive_a_round_trip(network: Ope
         best_epoch=1,
         history=(row,),
         fingerprint="f",
-        origin={"what": "p1", "config": {"network": "tiny", "recipe": {"randaugment": (2, 9), "patience": None}}},
+        origin=CheckpointOrigin(
+            what="p1", samples="ab", config=TrainConfig(network="tiny", recipe=Recipe(randaugment=(2, 9)))
+        ),
     )
     saved.save(tmp_path / LAST)
     raw = torch.load(tmp_path / LAST, weights_only=True)

@@ -10,7 +10,7 @@ import pytest
 from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, oscr_curve
 from oscbench.metrics.confidence import confidence
 from oscbench.training import epoch_metrics
-from oscbench.training.epoch_metrics import EpochLog, validation_metrics
+from oscbench.training.epoch_metrics import EpochLog, selection_score, validation_metrics
 from oscbench.training.loop import Validation
 
 
@@ -38,11 +38,17 @@ def test_figures_equal_the_metrics_on_the_whole_matrix(n_outputs: int) -> None:
     assert figures["val_loss"] == 2.0
 
 
-def test_without_negatives_gamma_is_that_of_the_known_samples() -> None:
-    labels = np.array([0, 1])
-    figures = validation_metrics(validation(labels, np.array([[0.9, 0.1], [0.4, 0.6]]), 2), n_outputs=2, n_known=2)
-    assert figures["gamma"] == figures["gamma_plus"] == pytest.approx(0.75)
-    assert np.isnan(figures["gamma_minus"])
+def test_without_negatives_there_is_no_gamma_and_epochs_are_compared_by_the_known_samples() -> None:
+    labels, probabilities = np.array([0, 1]), np.array([[0.9, 0.1], [0.4, 0.6]])
+    figures = validation_metrics(validation(labels, probabilities, 2), n_outputs=2, n_known=2)
+    expected = confidence(labels, probabilities, n_known=2)
+    found = [figures[name] for name in ("gamma_plus", "gamma_minus", "gamma")]
+    np.testing.assert_array_equal(found, expected)
+    assert np.isnan(figures["gamma"])
+    assert selection_score(figures) == figures["gamma_plus"] == pytest.approx(0.75)
+    better = figures | {"gamma_plus": 0.8}
+    assert max([figures, better, figures], key=selection_score) is better
+    assert selection_score(figures | {"gamma": 0.3}) == 0.3
 
 
 def test_the_log_has_one_heading_and_aligned_lines_with_a_dash_for_what_cannot_be_reached(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 
 import pytest
 
 from oscbench.errors import UsageError
-from oscbench.training.recipes import RECIPES, Recipe, TrainConfig, recipe_by_name
+from oscbench.records import canonical_json, from_mapping
+from oscbench.training.recipes import RECIPES, Recipe, TrainConfig, recipe_by_name, recipe_name
 
 
 def test_published_recipes_are_as_published() -> None:
@@ -60,4 +63,11 @@ def test_settings_survive_a_round_trip() -> None:
     config = TrainConfig(
         loss="eos", loss_params={"negative_weight": 0.5}, recipe=Recipe(randaugment=(2, 9), patience=3)
     )
-    assert TrainConfig.from_dict(config.as_dict()) == config
+    assert from_mapping(TrainConfig, json.loads(canonical_json(config)), "here") == config
+
+
+def test_a_recipe_is_called_by_its_name_and_what_differs() -> None:
+    for name, recipe in RECIPES.items():
+        assert recipe_name(recipe) == name
+    changed = dataclasses.replace(RECIPES["demo"], epochs=3, label_smoothing=0.1)
+    assert recipe_name(changed) == "demo, epochs=3, label_smoothing=0.1"

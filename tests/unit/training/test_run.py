@@ -71,17 +71,19 @@ def test_an_interrupted_run_ends_with_the_same_weights_bit_by_bit(images: tuple,
     whole, parts = job(images, tmp_path / "whole", loss="eos"), job(images, tmp_path / "parts", loss="eos")
     run_training(whole, Workers(), CPU)
 
-    def interrupt(row: dict) -> None:
-        if row["epoch"] == 2:
+    def interrupt(history: tuple[dict, ...]) -> None:
+        if len(history) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_training(parts, Workers(), CPU, interrupt)
     assert len(read_epochs(tmp_path / "parts" / EPOCHS)) == 2
-    resumed: list[float] = []
-    rows = run_training(parts, Workers(), CPU, lambda row: resumed.append(row["epoch"]))
-    assert resumed == [3]
-    assert len(rows) == 3
+    reports: list[tuple[dict, ...]] = []
+    rows = run_training(parts, Workers(), CPU, reports.append)
+    assert [[row["epoch"] for row in history] for history in reports] == [[1, 2], [1, 2, 3]]
+    assert reports[-1] == rows
+    assert run_training(parts, Workers(), CPU, reports.append) == rows  # finished: what there is, and nothing more
+    assert reports[2:] == [rows]
     assert_same_weights(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     first, second = (Checkpoint.load(tmp_path / name / LAST).optimizer["state"] for name in ("whole", "parts"))
     assert all(torch.equal(first[key]["exp_avg_sq"], second[key]["exp_avg_sq"]) for key in first)
@@ -133,7 +135,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_step(images: tuple, tmp_p
     assert_same_weights(weights(tmp_path), before)
 
 
-def _interrupt(row: dict) -> None:
+def _interrupt(history: tuple[dict, ...]) -> None:
     raise KeyboardInterrupt
 
 

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from oscbench.errors import UsageError
 from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import NEGATIVE, UNKNOWN
-from oscbench.metrics import ccr_column
+from oscbench.metrics import Predictions, ccr_column
+from oscbench.notes import Note
 from oscbench.postprocessors import POSTPROCESSORS
-from oscbench.postprocessors.base import NoParams, ScoreKind
+from oscbench.postprocessors.base import ScoreKind
 from oscbench.postprocessors.openmax import OpenMaxParams
-from oscbench.registry import Registry
-from oscbench.tuning import evaluate_grid
-from oscbench.tuning import grid as grid_module
+from oscbench.registry import NoParams
+from oscbench.tuning import evaluate_grid, grid_answer, rate_table
+from oscbench.tuning.trials import RATES
 
 K = 4
 HYPERPARAMETERS = ["tail_size", "distance_multiplier", "alpha", "cover_threshold", "dummies"]
@@ -49,9 +50,14 @@ class Tempered:
         self.score_kind = score_kind
 
     def fit(self, train: FeatureSet) -> Self:
+        self.notes = (Note("Tempered: {} degrees", (self.params.temperature,)),)
         return self
 
-    def score(self, inputs: Inputs) -> NDArray[np.float64]:
+    def predict(self, inputs: Inputs) -> Predictions:
+        scores = self.probabilities(inputs)
+        return Predictions(scores.argmax(axis=1).astype(np.int32), scores.max(axis=1))
+
+    def probabilities(self, inputs: Inputs) -> NDArray[np.float64]:
         assert inputs.logits is not None
         powers = np.exp(inputs.logits / self.params.temperature)
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
@@ -59,10 +65,8 @@ class Tempered:
 
 @pytest.fixture
 def tempered(monkeypatch: pytest.MonkeyPatch) -> str:
-    registry: Registry[object] = Registry("postprocessors", "algorithm")
-    registry.register("tempered", params=TemperedParams)(Tempered)
-    monkeypatch.setattr(grid_module, "POSTPROCESSORS", registry)
-    monkeypatch.setattr("oscbench.postprocessors.base.POSTPROCESSORS", registry)
+    monkeypatch.setattr(POSTPROCESSORS, "_entries", dict(POSTPROCESSORS._entries))
+    POSTPROCESSORS.register("tempered", params=TemperedParams, needs={"logits"}, per_class=False)(Tempered)
     return "tempered"
 
 
@@ -87,7 +91,7 @@ def test_rates_equal_loops_for_each_setting(tempered: str, unknown_label: int) -
         tempered, train, validation, settings, unknown_label=unknown_label, progress=lambda *call: calls.append(call)
     )
     for s, params in enumerate(settings):
-        scores = Tempered(params).score(validation.inputs())
+        scores = Tempered(params).probabilities(validation.inputs())
         expected = [
             ccr_by_loops(validation.labels.tolist(), scores, fpr, unknown_label) for fpr in (1e-3, 1e-2, 1e-1, 1.0)
         ]
@@ -96,6 +100,27 @@ def test_rates_equal_loops_for_each_setting(tempered: str, unknown_label: int) -
         assert row["sum"] == pytest.approx(np.nansum(expected))
     assert table["sum"].nunique() == 3
     assert calls == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_answer_behind_the_table_has_the_notes_and_the_table_logs_them(
+    tempered: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = [TemperedParams(temperature=t) for t in (0.5, 4.0, 1.0)]
+    train, validation = feature_set(0), feature_set(1)
+    answer = grid_answer(tempered, train, validation, settings)
+    assert [str(note) for note in answer.notes] == ["Tempered: 4 degrees"]
+    assert not caplog.records
+    assert answer.label.shape == answer.score.shape == (len(validation), 3)
+    table = evaluate_grid(tempered, train, validation, settings)
+    assert caplog.messages == ["Tempered: 4 degrees"]
+    pd.testing.assert_frame_equal(rate_table(validation.labels, answer), table[[*RATES]])
+
+
+def test_what_is_missing_is_said_before_anything_is_fitted(tempered: str) -> None:
+    bare = FeatureSet.from_arrays(embedding=np.zeros((3, 2)), labels=np.array([0, 1, -1]), n_known=K)
+    for train, validation in ((bare, feature_set(1)), (feature_set(0), bare)):
+        with pytest.raises(UsageError, match="tempered needs logits, and these features have none"):
+            grid_answer(tempered, train, validation, [TemperedParams()])
 
 
 def test_columns_and_types(tempered: str) -> None:

@@ -1,4 +1,4 @@
-"""One search and its folder, without Ray: fingerprints, resuming, recording, products, locks; and the objective."""
+"""One search and its folder, without Ray: fingerprints, resuming, recording, products, locks; and the evaluator."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from feature_factory import make_features
+from search_factory import is_finished, make_search
 
-from oscbench.artifacts import Meta
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.metrics import ccr_at_fpr, oscr_curve_from_predictions
+from oscbench.metrics import ccr_at_fpr, oscr_curve
 from oscbench.postprocessors import POSTPROCESSORS
-from oscbench.rundir import RunDir
-from oscbench.tuning.collect import best_trials, collect_trials, find_best
-from oscbench.tuning.objective import Objective, Outcome, check_validation
+from oscbench.tuning.evaluator import Outcome, SharedFeatures, check_validation
 from oscbench.tuning.search import Search, SearchRun
 from oscbench.tuning.space import Setting, load_space
-from oscbench.tuning.trials import COLUMNS, RATES, Best, ranked, read_trials
+from oscbench.tuning.trials import RATES, Best, read_trials, trial_id
 
 TRAIN = make_features(30, negatives=20)
 VAL = make_features(15, negatives=50, seed=1)
@@ -32,7 +30,7 @@ VAL = make_features(15, negatives=50, seed=1)
 def search_in(runs: Path, algorithm: str = "openmax", **changes: Any) -> Search:
     space = load_space(algorithm, POSTPROCESSORS.info(algorithm).params)
     base: dict[str, Any] = {"training": "softmax", "seed": 0, "algorithm": algorithm, "train": TRAIN, "validation": VAL}
-    return Search(**(base | {"directory": RunDir(runs, "own", "own"), "space": space} | changes))
+    return make_search(runs, **(base | {"space": space} | changes))
 
 
 def small(runs: Path, **changes: Any) -> Search:
@@ -43,14 +41,12 @@ def small(runs: Path, **changes: Any) -> Search:
 
 def finish_all(search: Search, stop_after: int | None = None) -> None:
     """Runs a search in this process, in order, perhaps not to its end."""
-    objective = Objective(
-        search.algorithm, search.train, search.validation, rule=search.rule, score_kind=search.score_kind
-    )
+    evaluator = SharedFeatures.of(search)
     with SearchRun(search) as run:
         for count, setting in enumerate(run.remaining()):
             if stop_after is not None and count >= stop_after:
                 return
-            run.record(setting, objective([setting])[0])
+            run.record(setting, evaluator([setting])[0])
         run.finish()
 
 
@@ -66,8 +62,8 @@ def test_table_in_pieces_equals_table_at_once(tmp_path: Path) -> None:
     first, second = (read_trials(search.folder / "trials.csv").drop(columns=STABLE) for search in (whole, pieces))
     pd.testing.assert_frame_equal(first, second)
     assert len(first) == whole.total == 8
-    assert whole.is_complete()
-    assert pieces.is_complete()
+    assert is_finished(whole)
+    assert is_finished(pieces)
     assert Best.read(whole.folder / "best.yaml") == Best.read(pieces.folder / "best.yaml")
 
 
@@ -75,13 +71,13 @@ def test_table_in_pieces_equals_table_at_once(tmp_path: Path) -> None:
 def test_one_by_one_batch_and_whole_grid_give_equal_rows(algorithm: str, tmp_path: Path) -> None:
     search = search_in(tmp_path, algorithm)
     settings = search.grid_settings()[:: max(1, search.total // 12)]
-    objective = Objective(algorithm, TRAIN, VAL)
-    whole = [_rates(outcome) for outcome in objective(settings)]
-    assert [_rates(objective([setting])[0]) for setting in settings] == whole
-    backwards = objective(settings[::-1])
+    evaluator = SharedFeatures(algorithm, TRAIN, VAL)
+    whole = [_rates(outcome) for outcome in evaluator(settings)]
+    assert [_rates(evaluator([setting])[0]) for setting in settings] == whole
+    backwards = evaluator(settings[::-1])
     assert [_rates(outcome) for outcome in backwards][::-1] == whole
     halves = (
-        objective(settings[: len(settings) // 2]) + objective(settings[len(settings) // 2 :])
+        evaluator(settings[: len(settings) // 2]) + evaluator(settings[len(settings) // 2 :])
         if len(settings) > 1
         else []
     )
@@ -92,7 +88,7 @@ def test_one_by_one_batch_and_whole_grid_give_equal_rows(algorithm: str, tmp_pat
 def test_what_is_kept_between_calls_changes_nothing(algorithm: str, tmp_path: Path) -> None:
     search = search_in(tmp_path, algorithm)
     settings = search.grid_settings()[:: max(1, search.total // 12)]
-    fresh, keeping = Objective(algorithm, TRAIN, VAL), Objective(algorithm, TRAIN, VAL, expected=search.grid_settings())
+    fresh, keeping = SharedFeatures(algorithm, TRAIN, VAL), SharedFeatures.of(search)
     for setting in settings:
         assert _rates(keeping([setting])[0]) == _rates(fresh([setting])[0])
     assert [_rates(outcome) for outcome in keeping(settings)] == [_rates(outcome) for outcome in fresh(settings)]
@@ -110,20 +106,22 @@ def _rates(outcome: Outcome) -> list[str]:
 
 def test_objective_equals_fit_score_metric() -> None:
     entry = POSTPROCESSORS.info("mss")
-    scores = entry.value(entry.params() if entry.params else None, score_kind="log").fit(TRAIN).score(VAL.inputs())
-    curve = oscr_curve_from_predictions(VAL.labels, scores.argmax(1).astype(np.int32), scores.max(1), unknown_label=-1)
+    found = entry.value(entry.params(), score_kind=entry.score_kinds[0]).fit(TRAIN).predict(VAL.inputs())
+    curve = oscr_curve(VAL.labels, found, unknown_label=-1)
     expected = [ccr_at_fpr(curve, fpr) for fpr in (1e-3, 1e-2, 1e-1, 1.0)]
-    (outcome,) = Objective("mss", TRAIN, VAL)([{}])
+    (outcome,) = SharedFeatures("mss", TRAIN, VAL)([{}])
     assert [outcome[name] for name in RATES] == [*expected, pytest.approx(np.nansum(expected), abs=1e-15)]
 
 
 def test_a_failing_setting_does_not_take_the_others_with_it() -> None:
-    objective = Objective("openmax", TRAIN, VAL)
+    evaluator = SharedFeatures("openmax", TRAIN, VAL)
     good: Setting = {"tail_size": 5, "distance_multiplier": 1.5, "alpha": 2}
-    first, bad, last = objective([good, good | {"tail_size": -4}, good])
+    first, bad, last = evaluator([good, good | {"tail_size": -4}, good])
     assert first["sum"] == last["sum"]
     assert "tail_size" in bad["error"]
-    assert set(bad) == {"error"}
+    assert set(bad) == {"error", "notes"}
+    assert bad["notes"] == ()
+    assert [str(note) for note in first["notes"]] == list(map(str, last["notes"]))
 
 
 def test_features_without_logits_fail_with_a_clear_reason(tmp_path: Path) -> None:
@@ -132,7 +130,7 @@ def test_features_without_logits_fail_with_a_clear_reason(tmp_path: Path) -> Non
     with pytest.raises(OscbenchError, match="no trial of mss finished: MSS needs logits"):
         finish_all(search)
     assert read_trials(search.folder / "trials.csv")["status"].tolist() == ["failed"]
-    assert not search.is_complete()
+    assert not is_finished(search)
 
 
 def test_validation_without_negatives_says_what_cannot_be_computed() -> None:
@@ -183,19 +181,22 @@ def test_counts_and_names_in_the_table(tmp_path: Path) -> None:
     assert set(table["run_id"]) == {search.fingerprint[:8]}
     assert search.folder.name == f"tune-{search.fingerprint[:8]}"
     assert table["trial_id"].is_unique
-    assert Meta.read(search.folder, "tune").fingerprint == search.fingerprint
     pd.testing.assert_frame_equal(table, read_trials(search.folder / "trials.csv"))
 
 
-def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
-    search = small(tmp_path)
-    with SearchRun(search), pytest.raises(OscbenchError, match="is in use by process"), SearchRun(search):
-        pass
-    with SearchRun(search):  # free again
-        pass
+def test_best_yaml_says_whether_the_search_is_complete(tmp_path: Path) -> None:
+    search, objective = small(tmp_path), SharedFeatures("openmax", TRAIN, VAL)
+    with SearchRun(search) as run:
+        for setting in run.remaining()[:3]:
+            run.record(setting, objective([setting])[0])
+        run.finish()  # as when time is over
+    assert not Best.read(search.folder / "best.yaml").complete
+    finish_all(search)
+    best = Best.read(search.folder / "best.yaml")
+    assert (best.complete, best.search) == (True, "grid")
 
 
-def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
+def test_a_journal_of_another_version_is_refused_every_time(tmp_path: Path) -> None:
     search = small(tmp_path)
     search.folder.mkdir(parents=True)
     (search.folder / "trials.csv").write_text("run_id,status\n")
@@ -206,25 +207,25 @@ def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
 
 def test_a_longer_budget_goes_on_with_the_same_search(tmp_path: Path) -> None:
     def play(search: Search) -> list[Setting]:
-        objective, proposer, proposed = Objective("openmax", TRAIN, VAL), search.proposer(), []
+        evaluator, proposer, proposed = SharedFeatures("openmax", TRAIN, VAL), search.proposer(), []
         with SearchRun(search) as run:
             while len(proposed) < search.total:
                 assert proposer.ready()
                 proposal = proposer.propose()
                 assert proposal is not None
                 setting = search.complete(proposal)
-                if run.outcome_of(setting) is None:
-                    run.record(setting, objective([setting])[0])
-                proposer.tell(len(proposed), run.outcome_of(setting))
+                if run.sums().get(trial_id(setting)) is None:
+                    run.record(setting, evaluator([setting])[0])
+                proposer.tell(len(proposed), run.sums().get(trial_id(setting)))
                 proposed.append(setting)
             run.finish()
         return proposed
 
     short = play(search_in(tmp_path, kind="optuna", trials=6))
     longer = search_in(tmp_path, kind="optuna", trials=14)
-    assert not longer.is_complete()
+    assert not is_finished(longer)
     assert play(longer)[:6] == short
-    assert longer.is_complete()
+    assert is_finished(longer)
     assert len(read_trials(longer.folder / "trials.csv")) == 14
 
 
@@ -255,7 +256,7 @@ def test_what_waits_is_evaluated_together_and_answered_each() -> None:
         time.sleep(0.01)
     release.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(300)
     assert answers == {number: 2.0 * number for number in range(9)}
     assert pending.passes == [1, 8]
 
@@ -273,7 +274,7 @@ def test_the_first_pass_waits_for_all_callers_but_not_for_ever(monkeypatch: pyte
         thread.start()
         time.sleep(0.05)
     for thread in threads:
-        thread.join(5)
+        thread.join(300)
     assert pending.ask({"tail_size": 9}) == {"tail_size": 9}  # nobody is waited for later on
     assert pending.passes == [3, 1]
 
@@ -281,42 +282,3 @@ def test_the_first_pass_waits_for_all_callers_but_not_for_ever(monkeypatch: pyte
     alone = service.PendingSettings(evaluate, callers=3)
     assert alone.ask({"tail_size": 1}) == {"tail_size": 1}
     assert alone.passes == [1]
-
-
-# --- all searches below a runs folder ----------------------------------------------------------------------------
-
-
-def test_searches_merge_into_one_table(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no search below"):
-        collect_trials(tmp_path)
-    with pytest.raises(UsageError, match="does not exist"):
-        collect_trials(tmp_path / "none")
-    first, second, third = small(tmp_path), search_in(tmp_path, "mls"), small(tmp_path, seed=1)
-    for search in (first, second):
-        finish_all(search)
-    finish_all(third, stop_after=3)  # a running search counts too
-    table = collect_trials(tmp_path)
-    assert len(table) == 8 + 1 + 3
-    assert {name: str(dtype) for name, dtype in table.dtypes.items() if name in COLUMNS} == COLUMNS
-    expected = {
-        search.fingerprint[:8]: ranked(read_trials(search.folder / "trials.csv"))["sum"].iloc[0]
-        for search in (first, second, third)
-    }
-    best = best_trials(table)
-    assert dict(zip(best["run_id"], best["sum"], strict=True)) == expected
-    table.to_csv(tmp_path / "all.csv", index=False)
-    assert len(read_trials(tmp_path / "all.csv")) == 12
-
-
-def test_the_best_setting_belongs_to_its_features(tmp_path: Path) -> None:
-    search = small(tmp_path)
-    assert find_best(search.directory, "softmax", 0, "openmax", search.features) is None
-    finish_all(search)
-    wider = small(tmp_path, rule="published")
-    finish_all(wider)
-    best = find_best(search.directory, "softmax", 0, "openmax", search.features)
-    sums = [Best.read(one.folder / "best.yaml").sum for one in (search, wider)]
-    assert best is not None
-    assert best.sum == max(sums)
-    assert find_best(search.directory, "softmax", 0, "openmax", "0" * 16) is None
-    assert find_best(search.directory, "eos", 0, "openmax", search.features) is None

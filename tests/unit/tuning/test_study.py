@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+import signal
 import statistics
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +189,22 @@ def test_a_study_of_other_trials_is_made_anew(tmp_path: Path) -> None:
     StudyLog(path, "toy", SPACE, "grid", [row(1), row(2)])
     StudyLog(path, "toy", SPACE, "grid", [row(3)])
     assert [trial.value for trial in trials_in(path)] == [4.0]
+
+
+def test_a_killed_writer_leaves_no_lock_behind(tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    StudyLog(path, "toy", SPACE, "grid", [row(1)])
+    code = f"""
+        import os, signal
+        from pathlib import Path
+        from oscbench.tuning.study import open_storage
+        open_storage(Path({str(path)!r}))._backend._lock.acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    StudyLog(path, "toy", SPACE, "grid", [row(1)]).add(row(2))
+    assert [trial.value for trial in trials_in(path)] == [2.0, 3.0]
 
 
 def test_the_mirror_follows_running_and_new_searches(tmp_path: Path) -> None:

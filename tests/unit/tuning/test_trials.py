@@ -38,6 +38,9 @@ def row(number: int, **changes: Any) -> dict[str, Any]:
         "training": "eos",
         "algorithm": "evm",
         "seed": 0,
+        "network": "tiny",
+        "recipe": "demo",
+        "train": "",
         **setting,
         "cover_threshold": 1.0,
         "ccr_1e-3": math.nan,
@@ -162,6 +165,28 @@ def test_extra_columns_of_a_new_method(tmp_path: Path) -> None:
         TrialJournal(path)
 
 
+def test_values_of_extra_columns_keep_their_types(tmp_path: Path) -> None:
+    path = tmp_path / "trials.csv"
+    values = {"whole": [1, 2], "real": [1.5, 2.0], "flag": [True, False], "mode": ["hot", "true"], "mixed": ["a", 7]}
+    with TrialJournal(path, list(values)) as journal:
+        for i in range(2):
+            journal.append(row(i + 1, **{name: pair[i] for name, pair in values.items()}))
+    table = read_trials(path)
+    for name, pair in values.items():
+        assert [(type(value), value) for value in table[name].tolist()] == [(type(value), value) for value in pair]
+
+
+@pytest.mark.parametrize("text", ["nan", "NA", "None", "null", "1e5", "True", '"quoted", twice', "a;b\tc", "#", " x "])
+def test_text_cells_stay_text(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trials.csv"
+    with TrialJournal(path) as journal:
+        journal.append(row(1, status="failed", error=text, data=text, network=text))
+        journal.append(row(2))
+    table = read_trials(path)
+    assert table["error"].tolist() == [text, ""]
+    assert (table["data"][0], table["network"][0]) == (text, text)
+
+
 def damage(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new, 1))
 
@@ -172,11 +197,13 @@ def damage(path: Path, old: str, new: str) -> None:
         ("run_id,trial_id", "run_id,trial", "lacks trial_id"),
         ("run_id,trial_id", "trial_id,run_id", "columns in another order"),
         (",done,", ",doing,", "row 1 has status 'doing'"),
-        (",done,demo-1", ",done,demo-1,x", "line 2 has"),
-        (",evm,0,1,", ",evm,zero,1,", "is damaged"),
-        (",evm,0,1,", ",evm,,1,", "is damaged"),
-        (",evm,0,2,0.2,", ",evm,0,1,0.1,", "row 2 repeats the setting"),
-        (",inclusive,", ',"inclusive,', "is damaged"),
+        (",done,demo-1", ",done,demo-1,x", "line 2: 31 cells, the header has 30"),
+        (",done,demo-1,p1", ",done,demo-1", "line 2: 29 cells, the header has 30"),
+        (",evm,0,tiny,demo,,1,", ",evm,zero,tiny,demo,,1,", "line 2: .*zero"),
+        (",evm,0,tiny,demo,,3,", ",evm,,tiny,demo,,3,", "line 4: "),
+        (",evm,0,tiny,demo,,4,", ",evm,0,tiny,demo,,4.5,", "line 5: "),
+        (",evm,0,tiny,demo,,2,0.2,", ",evm,0,tiny,demo,,1,0.1,", "row 2 repeats the setting"),
+        (",inclusive,", ',"inclusive,', "line 2: unexpected end of data"),
     ],
 )
 def test_damage_names_the_file(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -204,6 +231,17 @@ def test_an_older_schema_is_refused_by_the_writer_too(tmp_path: Path) -> None:
         TrialJournal(path)
 
 
+def test_an_older_parquet_file_is_of_another_version_not_damaged(tmp_path: Path) -> None:
+    fill(tmp_path / "trials.csv")
+    table = read_trials(tmp_path / "trials.csv")
+    write_parquet(tmp_path / "trials.parquet", table.drop(columns=["network", "recipe", "train"]))
+    with pytest.raises(UsageError, match="lacks network, recipe, train: written by another version"):
+        read_trials(tmp_path / "trials.parquet")
+    write_parquet(tmp_path / "trials.parquet", table.assign(seed="zero"))
+    with pytest.raises(OscbenchError, match=r"trials\.parquet is damaged .*zero"):
+        read_trials(tmp_path / "trials.parquet")
+
+
 def test_a_full_disk_is_one_clear_line() -> None:
     if not os.path.exists("/dev/full"):
         pytest.fail("this system has no /dev/full")
@@ -226,12 +264,64 @@ def test_ranking_is_by_sum_then_rates_then_setting_never_by_order() -> None:
     assert ranked(as_table(ties))["tail_size"].tolist() == [2, 5]
 
 
+def test_equal_sums_are_decided_by_the_smallest_rate_at_which_they_differ() -> None:
+    """Each winner is worse at every later rate, and its setting comes last."""
+    names = ["ccr_1e-3", "ccr_1e-2", "ccr_1e-1", "ccr_1"]
+    for decisive in range(len(names)):
+        equal = dict.fromkeys(names[:decisive], 0.5)
+        better = equal | {names[decisive]: 0.4} | dict.fromkeys(names[decisive + 1 :], 0.1)
+        worse = equal | {names[decisive]: 0.3} | dict.fromkeys(names[decisive + 1 :], 0.9)
+        missing = worse | {names[decisive]: math.nan}  # a rate that cannot be reached is the worst of all
+        rows = [row(1, sum=1.0, **missing), row(2, sum=1.0, **worse), row(3, sum=1.0, **better)]
+        for order in ([0, 1, 2], [2, 1, 0]):
+            table = as_table(rows[i] for i in order)
+            assert ranked(table)["tail_size"].tolist() == [3, 2, 1], names[decisive]
+            assert best_of(table, ["tail_size"]).params == {"tail_size": 3}
+
+
+def test_equal_rates_are_decided_by_the_setting_in_the_order_of_its_columns() -> None:
+    rates = {"sum": 1.0, "ccr_1e-2": 0.1, "ccr_1e-1": 0.2, "ccr_1": 0.7}
+    settings = [(5, 0.2, "a"), (5, 0.1, "b"), (2, 0.9, "z"), (5, 0.1, "a")]
+    columns = (*COLUMNS, "mode")
+    rows = [row(1, **rates, tail_size=t, distance_multiplier=m, mode=mode) for t, m, mode in settings]
+    for turn in range(len(rows)):
+        found = ranked(as_table(rows[turn:] + rows[:turn], columns))
+        assert list(zip(found["tail_size"], found["distance_multiplier"], found["mode"], strict=True)) == sorted(
+            settings
+        )
+
+
+def test_a_line_is_synced_after_it_is_written_and_before_append_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trials.csv"
+    journal = TrialJournal(path)
+    synced: list[tuple[str, bytes]] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), path.read_bytes()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    for number in (1, 2):
+        journal.append(row(number))
+        assert synced[-1:] == [(str(path), path.read_bytes())]  # all of it was there when it was synced
+        assert len(synced) == number
+    journal.close()
+
+
 def test_best_yaml_round_trip(tmp_path: Path) -> None:
     best = best_of(as_table([row(1), row(3), row(2)]), ["tail_size", "distance_multiplier", "cover_threshold"])
     assert best.params == {"tail_size": 3, "distance_multiplier": 0.1 * 3, "cover_threshold": 1.0}
     assert best.ccr["ccr_1e-3"] is None
-    best.write(tmp_path / "best.yaml")
-    assert Best.read(tmp_path / "best.yaml") == best
+    assert (best.network, best.recipe, best.train, best.search) == ("tiny", "demo", "", "grid")
+    assert best.complete
+    unfinished = best_of(as_table([row(1)]), ["tail_size"], complete=False)
+    for one in (best, unfinished):
+        one.write(tmp_path / "best.yaml")
+        assert Best.read(tmp_path / "best.yaml") == one
+    assert not unfinished.complete
 
 
 @pytest.mark.parametrize("text", ["[1]", "a: [", "data: demo\n"])
@@ -249,7 +339,7 @@ def test_no_finished_trial() -> None:
 texts = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=20).map(str.strip)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     value=st.floats(allow_nan=False, allow_infinity=False),
     tail=st.integers(1, 10**9),

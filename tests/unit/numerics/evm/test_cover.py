@@ -24,7 +24,7 @@ def smallest_cover(covers: np.ndarray) -> int:
     raise AssertionError("a row covers itself, so all rows are a cover")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(0, 100_000), st.integers(1, 9), st.floats(0.0, 1.0))
 def test_cover_is_complete_and_near_the_optimum(seed: int, n: int, density: float) -> None:
     covers = np.random.default_rng(seed).random((n, n)) < density

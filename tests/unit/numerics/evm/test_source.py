@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +77,7 @@ def test_many_tiles_and_many_shards() -> None:
     np.testing.assert_allclose(RowShard(gallery, 2_400, 2_600).tails(300), tails, atol=5e-7)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 1_000),
     st.sampled_from(["cosine", "euclidean"]),
@@ -163,6 +165,86 @@ def test_tails_ascend_and_leave_out_the_own_class() -> None:
         np.testing.assert_allclose(tails[row, : len(expected)], np.maximum(expected, 0), atol=3e-7)
         assert np.isinf(tails[row, len(expected) :]).all()
     np.testing.assert_array_equal(source.tails(10), tails[:, :10])
+
+
+class CountedTails:
+    """An engine that writes down which rows it finds tails for, and how long ones."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.found: list[tuple[int, int, int]] = []
+
+    def tails(self, first: int, last: int, k: int) -> np.ndarray:
+        self.found.append((first, last, k))
+        return self._engine.tails(first, last, k)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+def counted_source(**options: Any) -> tuple[LocalSource, Callable[[], list[tuple[int, int, int]]]]:
+    """A source, and what it has had computed since it was last asked for it, in order of rows."""
+    source = LocalSource(GALLERY, **options)
+    engines = [CountedTails(shard.engine) for shard in source.shards]
+    for shard, engine in zip(source.shards, engines, strict=True):
+        shard.engine = engine
+
+    def found() -> list[tuple[int, int, int]]:
+        tiles = sorted(tile for engine in engines for tile in engine.found)
+        for engine in engines:
+            engine.found = []
+        return tiles
+
+    return source, found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tails_are_computed_once_for_the_longest(engine: str) -> None:
+    source, found = counted_source(**ENGINES[engine])
+    source.best(QUERIES, SETTINGS)
+    assert found() == [(0, 256, 120), (256, 400, 120)]
+    again = source.best(QUERIES, SETTINGS[:4])
+    source.best(QUERIES, [Setting(120, 0.3), Setting(2, 0.9)], score_kind="probability")
+    source.tails(120)
+    assert found() == []
+    for kept, fresh in zip(again, LocalSource(GALLERY, **ENGINES[engine]).best(QUERIES, SETTINGS[:4]), strict=True):
+        np.testing.assert_array_equal(kept, fresh)
+    source.best(QUERIES, [Setting(121, 0.3)])
+    assert found() == [(0, 256, 121), (256, 400, 121)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tails_that_are_not_kept_are_computed_for_each_question(engine: str) -> None:
+    source, found = counted_source(keep_tails=False, **ENGINES[engine])
+    for _ in range(2):
+        source.best(QUERIES, SETTINGS)
+        assert found() == [(0, 256, 120), (256, 400, 120)]
+
+
+def test_a_memory_budget_of_several_passes_computes_tails_once() -> None:
+    rising = [Setting(t, m) for t in (1, 7, 30, 120) for m in (0.5, 0.1, 0.3, 0.9)]
+    free = LocalSource(GALLERY)
+    needed = free.plan(len(QUERIES), rising).needed
+    plans = {
+        size: LocalSource(GALLERY, memory_budget=size).plan(len(QUERIES), rising)
+        for size in range(needed - (1 << 19), needed, 1 << 14)
+    }
+    budget = min(size for size, plan in plans.items() if plan.keep_tails)
+    source, found = counted_source(memory_budget=budget)
+    assert plans[budget].settings_per_pass < 12, "the longest tails must be in the second pass"
+    answer = source.best(QUERIES, rising)
+    assert found() == [(0, 256, 120), (256, 400, 120)]
+    label, score = free.best(QUERIES, rising)
+    np.testing.assert_array_equal(answer[0], label)
+    np.testing.assert_allclose(answer[1], score, rtol=1e-9)  # a fit starts from its neighbour in the same pass
+
+
+def test_each_shard_computes_the_tails_of_its_own_rows_once() -> None:
+    source, found = counted_source(n_shards=2)
+    source.best(QUERIES, SETTINGS)
+    assert found() == [(0, 256, 120), (0, 256, 120), (256, 400, 120)]  # the first tile has rows of both
+    source.best(QUERIES, SETTINGS)
+    assert found() == []
 
 
 def test_counts_of_constant_and_clipped_tails() -> None:

@@ -39,7 +39,7 @@ def test_smallest_distances_to_other_classes(metric: Metric) -> None:
         assert np.isinf(found[place, len(expected) :]).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=40).filter(lambda labels: len(set(labels)) > 1))
 def test_gallery_is_sorted_and_complete(labels: list[int]) -> None:
     rows = np.random.default_rng(0).normal(size=(len(labels), 3))

@@ -10,15 +10,15 @@ import pytest
 from oscbench.data.synthetic import N_KNOWN, N_NEGATIVE, N_UNKNOWN, demo_features
 from oscbench.errors import UsageError
 from oscbench.labels import NEGATIVE, UNKNOWN
-from oscbench.report.scoring import (
+from oscbench.runs import (
     load_features,
     load_scores,
-    origin_of,
     runs_from_features,
     runs_from_scores,
     save_scores,
-    score_features,
+    title_of,
 )
+from oscbench.scoring import fit_and_score
 
 
 def write_own(folder: Path, n_known: int = 3) -> None:
@@ -47,14 +47,14 @@ def test_scores_written_and_read_again_are_the_same(tmp_path: Path) -> None:
     save_scores(runs, tmp_path)
     (again,) = runs_from_scores([str(tmp_path)])
     assert list(again.splits) == ["val", "test"]
-    assert again.origin == runs[0].origin
-    assert again.origin.is_demo
-    assert again.origin.score_kind == "log"
+    assert again.title == runs[0].title
+    assert again.title.origin.demo
+    assert again.title.score_kind == "log"
+    assert {"network", "recipe", "train", "demo", "data", "params"} <= set(again.title.document())
     for split, scores in again.splits.items():
         np.testing.assert_array_equal(scores.scores, runs[0].splits[split].scores)
-        assert scores.meta is not None
-        assert scores.meta.details["split"] == split
-        assert set(scores.meta.inputs) == {"features_train", f"features_{split}"}
+        assert scores.info is not None
+        assert scores.info.split == split
     (one,) = runs_from_scores([str(tmp_path / "test")])
     assert list(one.splits) == ["test"]
 
@@ -62,14 +62,14 @@ def test_scores_written_and_read_again_are_the_same(tmp_path: Path) -> None:
 def test_several_runs_go_to_folders_of_their_own(tmp_path: Path) -> None:
     save_scores(runs_from_features("demo", ["mss", "mls"], {}), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mls", "mss"]
-    assert load_scores(str(tmp_path / "mls"))["test"].meta.details["score_kind"] == "logit"
+    assert load_scores(str(tmp_path / "mls"))["test"].info.score_kind == "logit"
 
 
 def test_fingerprints_follow_algorithm_and_kind_and_nothing_else() -> None:
     features = demo_features()
 
     def fingerprint(algorithm: str, kind: str | None = None) -> str:
-        return score_features(features, algorithm, {}, score_kind=kind)["val"].meta.fingerprint
+        return fit_and_score(features, algorithm, {}, score_kind=kind)["val"].info.fingerprint
 
     assert fingerprint("mss") == fingerprint("mss", "log")
     assert len({fingerprint("mss"), fingerprint("mss", "probability"), fingerprint("mls")}) == 3
@@ -79,10 +79,9 @@ def test_own_scores_are_named_by_their_folder(tmp_path: Path) -> None:
     write_own(tmp_path / "mine")
     scores = load_scores(str(tmp_path / "mine"))
     assert list(scores) == ["scores"]
-    origin = origin_of(scores["scores"], str(tmp_path / "mine"))
-    assert origin.label == "mine"
-    assert str(tmp_path / "mine") in origin.data_heading
-    assert not origin.is_demo
+    title = title_of(scores["scores"], str(tmp_path / "mine"))
+    assert title.label == "mine"
+    assert title.origin.heading == f"Data: own scores in {tmp_path / 'mine'}"
 
 
 def test_wrong_folders_are_refused_in_one_line(tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ import pytest
 import ray
 from ray.util import placement_group_table
 
-from oscbench.distributed import distance_shards
-from oscbench.distributed.distance_shards import ShardedSource, ShardWork, open_source
-from oscbench.distributed.shard_places import _largest_share
+from oscbench.distributed import shards
+from oscbench.distributed.shards import ShardedSource, ShardWork, _largest_share, open_source
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.numerics.evm.gallery import Gallery
 from oscbench.numerics.evm.source import LocalSource, NeighborSource
@@ -221,7 +220,7 @@ def test_rows_without_room_for_a_new_actor_go_to_one_that_is_left(monkeypatch: p
 
 @needs_ray
 def test_a_fault_that_comes_back_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distance_shards, "MAX_LOSSES", 0)
+    monkeypatch.setattr(shards, "MAX_LOSSES", 0)
     with closing(ShardedSource(GALLERY, 1, cpus_per_shard=0.5)) as source:
         os.kill(source.work()[0].pid, signal.SIGKILL)
         with pytest.raises(OscbenchError, match=r"^shard 0 \(rows 0\.\.1500\) was lost.*memory_budget") as caught:
@@ -230,8 +229,8 @@ def test_a_fault_that_comes_back_ends_with_one_line(monkeypatch: pytest.MonkeyPa
 
 
 def soon(condition: Callable[[], bool]) -> bool:
-    """Whether the condition holds within a few seconds."""
-    end = time.monotonic() + 15
+    """Whether the condition comes to hold."""
+    end = time.monotonic() + 300
     while time.monotonic() < end and not condition():
         time.sleep(0.1)
     return condition()
@@ -256,7 +255,7 @@ def test_too_large_requests_are_refused_and_close_leaves_nothing_behind(pair: Sh
         ShardedSource(GALLERY, 3, cpus_per_shard=1)
     with pytest.raises(UsageError, match=r"1 shard with 4 CPU each do not fit"):
         ShardedSource(GALLERY, 1, cpus_per_shard=4)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert soon(lambda: free_cpus() == pytest.approx(1))  # the pair holds the other
     source = ShardedSource(GALLERY, 1, cpus_per_shard=1)
     with pytest.raises(OscbenchError, match=r"2 shards with 0.5 CPU each found no room within 1 s: free are 0 CPUs"):
@@ -316,9 +315,9 @@ import json, sys, threading, time
 import numpy as np, ray
 from contextlib import closing
 from ray.cluster_utils import Cluster
-from oscbench.distributed.distance_shards import ShardedSource, open_source
+from oscbench.distributed.shards import ShardedSource, open_source
 from oscbench.numerics.evm.source import LocalSource
-from test_distance_shards import grid, make_gallery, make_queries
+from test_shards import grid, make_gallery, make_queries
 
 memory = {"object_store_memory": 100_000_000}
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **memory,
@@ -368,7 +367,7 @@ print(json.dumps(found))
 def test_shards_spread_over_nodes_and_survive_the_loss_of_one() -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(
-        [sys.executable, "-c", TWO_NODES], capture_output=True, text=True, timeout=280, env=environment, check=False
+        [sys.executable, "-c", TWO_NODES], capture_output=True, text=True, timeout=900, env=environment, check=False
     )
     print(done.stderr[-3000:])
     assert done.returncode == 0
