@@ -27,7 +27,7 @@ from synthetic import closed_set_accuracy, tree_features
 
 from oscbench.features import FeatureSet
 from oscbench.labels import NEGATIVE
-from oscbench.metrics import FPRS, ccr_at_fpr, ccr_column, oscr_curve_from_predictions
+from oscbench.metrics import FPRS, Predictions, ccr_at_fpr, ccr_column, oscr_curve
 from oscbench.numerics.evm.source import LocalSource
 from oscbench.postprocessors.evm import Evm, EvmParams
 from oscbench.progress import show_progress
@@ -91,7 +91,7 @@ def published_way(train: FeatureSet, validation: FeatureSet) -> np.ndarray:
     table = []
     for params in SETTINGS:
         score, label = score_setting(classes, distances, queries, params).max(dim=1)
-        curve = oscr_curve_from_predictions(validation.labels, label.numpy(), score.numpy(), unknown_label=NEGATIVE)
+        curve = oscr_curve(validation.labels, Predictions(label.numpy(), score.numpy()), unknown_label=NEGATIVE)
         table.append([ccr_at_fpr(curve, fpr) for fpr in FPRS])
     return np.array(table)
 

@@ -26,7 +26,7 @@ from oscbench.data.convert import ConvertConfig, convert_split
 from oscbench.data.images import read_image
 from oscbench.data.loading import DataSplit, LoaderConfig, open_loader
 from oscbench.data.samples import SampleTable
-from oscbench.training.torchvision_import import torchvision
+from oscbench.torchvision_import import torchvision
 
 BATCH = 64
 WORKERS = 2

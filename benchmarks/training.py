@@ -34,10 +34,18 @@ from oscbench.data.convert import ConvertConfig, convert_split
 from oscbench.data.loading import Batch, DataSplit, LoaderConfig, open_loader
 from oscbench.data.samples import SampleTable
 from oscbench.distributed.cluster import connect
-from oscbench.distributed.stages import default_config, ensure_features, ensure_training
-from oscbench.distributed.train import WorkerShare, train_on_ray
+from oscbench.distributed.runner import open_ray
+from oscbench.distributed.train import train_on_ray
 from oscbench.labels import IntArray
-from oscbench.pipeline import Workspace, ensure_beton, ensure_images, open_workspace
+from oscbench.resources import WorkerShare
+from oscbench.stages.beton import Beton
+from oscbench.stages.features import Features
+from oscbench.stages.images import Images
+from oscbench.stages.runner import Session
+from oscbench.stages.samples import Samples
+from oscbench.stages.stage import ensure
+from oscbench.stages.training import Training, TrainingOptions, default_config, training_of
+from oscbench.stages.workspace import Workspace, open_workspace
 from oscbench.training.recipes import Recipe, TrainConfig
 from oscbench.training.run import TrainingJob, run_training
 from oscbench.training.workers import Workers
@@ -170,16 +178,21 @@ def embedded(quick: bool) -> list[Row]:
     """Seconds of each stage of the embedded protocol 1 from nothing, and the accuracy reached."""
     with tempfile.TemporaryDirectory() as name:
         workspace = open_workspace(runs=Path(name), data="demo", protocol="1")
+        training = training_on(workspace, "softmax", 0, quick)
+        samples = training.samples
+        stages = {
+            "draw": Images.of(workspace),
+            "convert": Beton.in_use(samples, workspace),
+            "train": training,
+            "extract": Features.of(workspace, training, TrainingOptions()),
+        }
         seconds = {}
-        started = time.perf_counter()
-        ensure_images(workspace)
-        seconds["draw"], started = time.perf_counter() - started, time.perf_counter()
-        ensure_beton(workspace)
-        seconds["convert"], started = time.perf_counter() - started, time.perf_counter()
-        trained = trained_on(workspace, "softmax", 0, quick)
-        seconds["train"], started = time.perf_counter() - started, time.perf_counter()
-        ensure_features(workspace, loss="softmax")
-        seconds["extract"] = time.perf_counter() - started
+        for name, stage in stages.items():
+            started = time.perf_counter()
+            with Session(open_ray) as session:
+                ensure([stage], session)
+            seconds[name] = time.perf_counter() - started
+        trained = figures_of(training)
     accuracy = trained["val_accuracy"]
     total = seconds["convert"] + seconds["train"] + seconds["extract"]
     return [
@@ -195,11 +208,13 @@ def eos(quick: bool) -> list[Row]:
     """Sum of CCR@FPR on validation negatives after the last epoch, and the interval of the paired difference."""
     sums: dict[str, list[float]] = {"softmax": [], "eos": []}
     accuracy: dict[str, list[float]] = {"softmax": [], "eos": []}
-    with tempfile.TemporaryDirectory() as name, connect():
+    with tempfile.TemporaryDirectory() as name, Session(open_ray) as session:
         workspace = open_workspace(runs=Path(name), data="demo", protocol="1")
         for seed in range(2 if quick else 3):
             for loss, values in sums.items():
-                figures = trained_on(workspace, loss, seed, quick)
+                training = training_on(workspace, loss, seed, quick)
+                ensure([training], session)
+                figures = figures_of(training)
                 values.append(figures["ccr_sum"])
                 accuracy[loss].append(figures["val_accuracy"])
     differences = [a - b for a, b in zip(sums["eos"], sums["softmax"], strict=True)]
@@ -214,14 +229,17 @@ def eos(quick: bool) -> list[Row]:
     ]
 
 
-def trained_on(workspace: Workspace, loss: str, seed: int, quick: bool) -> dict[str, float]:
-    """Figures of the last epoch of the default training."""
+def training_on(workspace: Workspace, loss: str, seed: int, quick: bool) -> Training:
+    """The default training."""
     config = default_config(workspace, loss=loss, seed=seed)
     if quick:
         config = dataclasses.replace(config, recipe=dataclasses.replace(config.recipe, epochs=2))
-    meta = ensure_training(workspace, loss=loss, seed=seed, config=config)
-    last: dict[str, float] = meta.details["last"]
-    return last
+    return training_of(workspace, Samples.of(workspace), config, TrainingOptions())
+
+
+def figures_of(training: Training) -> dict[str, float]:
+    """Figures of the last epoch."""
+    return {name: float(value) for name, value in training.result.last.items() if value is not None}
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

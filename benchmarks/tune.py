@@ -60,8 +60,9 @@ def compare_optuna(features: Path, grid_best: float) -> list[dict[str, Any]]:
     from oscbench.distributed.cluster import connect
     from oscbench.distributed.tune import run_search
     from oscbench.features import load_feature_folder
+    from oscbench.origin import Origin
     from oscbench.postprocessors import POSTPROCESSORS
-    from oscbench.rundir import RunDir
+    from oscbench.tuning.evaluator import SharedFeatures
     from oscbench.tuning.search import Search, SearchRun
     from oscbench.tuning.space import load_space
 
@@ -71,9 +72,10 @@ def compare_optuna(features: Path, grid_best: float) -> list[dict[str, Any]]:
     with connect(), tempfile.TemporaryDirectory() as runs:
         for seed in OPTUNA_SEEDS:
             search = Search(
-                directory=RunDir(Path(runs), "demo", "p1"),
-                training="softmax",
-                seed=seed,
+                origin=Origin(data="demo", protocol="p1", training="softmax", seed=seed, demo=True),
+                folder=Path(runs) / f"tune-{seed}",
+                fingerprint=f"{seed:016}",
+                features=splits.train.fingerprint,
                 algorithm="evm",
                 train=splits.train,
                 validation=splits.val,
@@ -83,7 +85,7 @@ def compare_optuna(features: Path, grid_best: float) -> list[dict[str, Any]]:
             )
             started = time.perf_counter()
             with SearchRun(search) as run:
-                run_search(run)
+                run_search(run, SharedFeatures.of(search))
                 best, table = run.finish(), run.table()
             sums.append(best.sum)
             seconds = time.perf_counter() - started

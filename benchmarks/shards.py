@@ -1,8 +1,8 @@
 """Times EVM's whole grid on one and on two shards of one CPU each, at protocol-2 size.
 
-    python benchmarks/distance_shards.py
+    python benchmarks/shards.py
 
-prints a table and writes benchmarks/distance_shards_<n>cpu_<date>.md and .csv; ``--quick`` is a small run that only
+prints a table and writes benchmarks/shards_<n>cpu_<date>.md and .csv; ``--quick`` is a small run that only
 prints.
 """
 
@@ -21,7 +21,7 @@ import ray
 from reporting import circumstances, markdown, publish
 from synthetic import closed_set_accuracy, tree_features
 
-from oscbench.distributed.distance_shards import ShardedSource
+from oscbench.distributed.shards import ShardedSource
 from oscbench.postprocessors.evm import Evm, EvmParams
 
 FULL, QUICK = (28_895, 15_173, 5), (6_000, 3_000, 3)  # training rows, queries, runs
@@ -91,7 +91,7 @@ def as_text(rows: list[dict[str, Any]], size: str) -> str:
     """The table in Markdown, with how it was made."""
     return (
         "# EVM on sharded actors\n\n"
-        f"`python benchmarks/distance_shards.py`, {circumstances('ray', 'numba')}. {size}.\n\n"
+        f"`python benchmarks/shards.py`, {circumstances('ray', 'numba')}. {size}.\n\n"
         "Seconds, medians of alternating runs. One thread per shard; of two shards the slower counts. Aim: two shards "
         f"at least {BAR} times as fast as one, inside the actors. Answers equal to the last bit.\n\n{markdown(rows)}"
     )
@@ -110,7 +110,7 @@ def main() -> None:
     if quick:
         print(as_text(rows, size))
     else:
-        publish("distance_shards", as_text(rows, size), rows)
+        publish("shards", as_text(rows, size), rows)
 
 
 if __name__ == "__main__":
