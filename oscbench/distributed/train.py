@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import ray.train
 import ray.train.torch
+from ray.actor import ActorHandle
 from ray.train import TrainingFailedError, UserCallback, WorkerGroupError
+from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.util.queue import Queue
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -28,6 +33,10 @@ from oscbench.training.workers import TorchWorkers, Workers
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
+ABORT_SECONDS = 120.0
+"""How long a training that is given up may take to end."""
+ANSWER_SECONDS = 3.0
+"""How long its controller may take to answer then."""
 RETURN_SECONDS = 60.0
 """How long a lost node may take to come back before the training gives up; running it again goes on."""
 
@@ -61,29 +70,67 @@ def train_on_ray(
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     # Beside this process, where Ray puts its controller too: the loss of another node must not take the reports along.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    heard = _Heard(Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here}), on_epoch)
-    try:
-        for failures in range(max_failures + 1):
-            error = _attempt(job, share, heard)
-            if error is None:
-                break
-            _raise_if_final(error)
-            done = len(heard.history)
-            if failures == max_failures:
-                raise OscbenchError(
-                    f"training lost a worker {max_failures + 1} times, last after epoch {done} ({_one_line(error)}); "
-                    f"the same command goes on from there"
-                )
-            logger.warning("a worker was lost (%s); going on from epoch %d", _one_line(error), done)
-            _wait_for_room(job, share, done)
-    except Exception:
-        heard.queue.shutdown(force=True)
-        raise
-    # Not after Ctrl-C: without its queue Ray's controller fails, and the thread that waits for it would ask a Ray that
-    # is being shut down, which ends the process on the spot. The queue ends with Ray.
-    heard.queue.shutdown(force=True)
+    with _noted_interrupt() as raise_if_interrupted:
+        heard = _Heard(Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here}), on_epoch)
+        try:
+            for failures in range(max_failures + 1):
+                error = _attempt(job, share, heard, raise_if_interrupted)
+                if error is None:
+                    break
+                _raise_if_final(error)
+                done = len(heard.history)
+                if failures == max_failures:
+                    raise OscbenchError(
+                        f"training lost a worker {max_failures + 1} times, last after epoch {done} "
+                        f"({_one_line(error)}); the same command goes on from there"
+                    )
+                logger.warning("a worker was lost (%s); going on from epoch %d", _one_line(error), done)
+                _wait_for_room(job, share, done, raise_if_interrupted)
+        finally:
+            heard.queue.shutdown(force=True)
     shutil.rmtree(job.folder / "ray", ignore_errors=True)
     return heard.history
+
+
+@contextlib.contextmanager
+def _noted_interrupt() -> Iterator[Callable[[], None]]:
+    """Yields what raises ``KeyboardInterrupt`` once Ctrl-C was pressed; a second Ctrl-C acts at once.
+
+    Raised wherever this thread happens to be, it could leave a thread behind that nobody knows of; and a thread that
+    asks Ray while Ray is shut down ends the whole process on the spot, with code 1.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+        yield lambda: None
+        return
+    noted = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal noted
+        noted = True
+        signal.signal(signal.SIGINT, usual)
+
+    def raise_if_interrupted() -> None:
+        if noted:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield raise_if_interrupted
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    raise_if_interrupted()
+
+
+class _Introduce(ControllerCallback):  # type: ignore[misc]
+    """Tells the process that waits for the training whom it has to ask to stop it; ``fit`` keeps that to itself."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Ray Train's controller is up, and no worker yet."""
+        self._queue.put_nowait(ray.get_runtime_context().current_actor)
 
 
 class _HandOver(UserCallback):  # type: ignore[misc]
@@ -104,13 +151,20 @@ class _Heard:
     def __init__(self, queue: Queue, on_epoch: Callable[[EpochRow], None]) -> None:
         self.queue = queue
         self.history: list[EpochRow] = []
+        self.controller: ActorHandle | None = None
         self._on_epoch = on_epoch
         self._shown: int | None = None
         self._warned: set[str] = set()
 
+    def reports(self) -> list[dict[str, Any]]:
+        """Takes what lies in the queue; the controller's introduction is no report."""
+        found = self.queue.get_nowait_batch(self.queue.qsize())
+        self.controller = next((item for item in found if isinstance(item, ActorHandle)), self.controller)
+        return [item for item in found if not isinstance(item, ActorHandle)]
+
     def listen(self) -> None:
         """Takes in what lies in the queue; tells of new epochs and logs new warnings."""
-        for report in self.queue.get_nowait_batch(self.queue.qsize()):
+        for report in self.reports():
             log_once(report["warnings"], self._warned)
             if self._shown is None:  # what a resumed training brings along finished in an earlier run
                 self._shown = len(report["history"]) if report["resumed"] else 0
@@ -120,11 +174,10 @@ class _Heard:
             self._shown = len(self.history)
 
 
-def _attempt(job: TrainingJob, share: WorkerShare, heard: _Heard) -> Exception | None:
-    """One worker group until it ends; how it ended.
-
-    Ray waits in a thread, so that this one can show epochs and Ctrl-C reaches it as in any program.
-    """
+def _attempt(
+    job: TrainingJob, share: WorkerShare, heard: _Heard, raise_if_interrupted: Callable[[], None]
+) -> Exception | None:
+    """One worker group until it ends; how it ended. Ray waits in a thread, so that this one can show epochs."""
     ended: list[Exception | None] = []
 
     def fit() -> None:
@@ -134,14 +187,40 @@ def _attempt(job: TrainingJob, share: WorkerShare, heard: _Heard) -> Exception |
         except Exception as error:  # noqa: BLE001 - carried to the waiting thread
             ended.append(error)
 
+    heard.controller = None
     thread = threading.Thread(target=fit, name="ray-train", daemon=True)
     thread.start()
-    while True:
-        alive = thread.is_alive()  # before listening, so that the last epoch is heard of too
-        heard.listen()
-        if not alive:
-            return ended[0]
+    try:
+        while True:
+            raise_if_interrupted()
+            alive = thread.is_alive()  # before listening, so that the last epoch is heard of too
+            heard.listen()
+            if not alive:
+                return ended[0]
+            thread.join(POLL_SECONDS)
+    except BaseException:
+        _abort(thread, heard)
+        raise
+
+
+def _abort(thread: threading.Thread, heard: _Heard) -> None:
+    """Ends the workers, their controller and with it the thread that waits for them."""
+    deadline = time.monotonic() + ABORT_SECONDS
+    while thread.is_alive() and time.monotonic() < deadline:
+        with contextlib.suppress(ray.exceptions.RayError):  # it ends while it answers
+            if heard.controller is None:
+                heard.reports()
+            else:
+                _end(heard.controller)
         thread.join(POLL_SECONDS)
+
+
+def _end(controller: ActorHandle) -> None:
+    """Asks it to end; one that is busy starting its workers does not answer and is ended."""
+    try:
+        ray.get(controller.abort.remote(), timeout=ANSWER_SECONDS)
+    except ray.exceptions.GetTimeoutError:
+        ray.kill(controller)
 
 
 def _trainer(job: TrainingJob, share: WorkerShare, queue: Queue) -> ray.train.torch.TorchTrainer:
@@ -156,7 +235,7 @@ def _trainer(job: TrainingJob, share: WorkerShare, queue: Queue) -> ray.train.to
             name=f"train-{time.time_ns():x}",
             storage_path=str((job.folder / "ray").absolute()),
             failure_config=ray.train.FailureConfig(max_failures=0),
-            callbacks=[_HandOver(queue)],
+            callbacks=[_Introduce(queue), _HandOver(queue)],
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
         ),
     )
@@ -197,10 +276,11 @@ def _one_line(error: Exception) -> str:
     return ", ".join(causes) or str(error).strip().rpartition("\n")[2][:200]
 
 
-def _wait_for_room(job: TrainingJob, share: WorkerShare, epoch: int) -> None:
+def _wait_for_room(job: TrainingJob, share: WorkerShare, epoch: int, raise_if_interrupted: Callable[[], None]) -> None:
     """Waits until all workers fit into the cluster again: a node may be on its way back."""
     deadline = time.monotonic() + RETURN_SECONDS
     while True:
+        raise_if_interrupted()
         try:
             require(workers=job.config.workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
             return

@@ -212,13 +212,14 @@ def _served(run: SearchRun, evaluator: SharedFeatures, callers: int, watcher: Wa
             watcher.progress(run, current)
 
     thread = threading.Thread(target=watch, name="pass-progress", daemon=True)
-    thread.start()
     try:
+        thread.start()
         yield tune.with_parameters(ServiceTrial, service=service, features=features)
     finally:
         over.set()
         ray.kill(service)
-        thread.join()
+        if thread.is_alive():
+            thread.join()
 
 
 def _end(trials: list[Any]) -> None:

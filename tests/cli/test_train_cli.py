@@ -47,7 +47,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on_to_features(data: Pat
         time.sleep(0.05)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=600)
-    assert running.returncode == 130
+    assert running.returncode == 130, errors
     assert "stopped after epoch" in errors
     assert "run the same command again to go on" in errors
     assert "Traceback" not in errors

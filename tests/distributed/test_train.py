@@ -8,11 +8,14 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import torch
 from ray import cloudpickle
 from small_images import small_labels, write_split
@@ -62,6 +65,22 @@ def test_epochs_come_with_the_reports_whatever_the_driver_sees_on_disk(images: t
     assert more[:2] == rows
     assert train_on_ray(longer, WorkerShare(), on_epoch=hide) == more  # finished before it starts
     assert shown == [1, 2, 3]
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+def test_a_stopped_training_leaves_nothing_that_runs(images: tuple, tmp_path: Path, stop: type) -> None:
+    def interrupt(row: dict) -> None:
+        raise stop
+
+    with pytest.raises(stop):
+        train_on_ray(job(images, tmp_path, epochs=500), WorkerShare(), on_epoch=interrupt)
+    # A thread that asked Ray while Ray is shut down would end the process with code 1.
+    assert not [thread for thread in threading.enumerate() if thread.name == "ray-train"]
+    deadline = time.monotonic() + 120
+    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+        assert time.monotonic() < deadline, ray.available_resources()
+        time.sleep(0.1)
+    assert len(Checkpoint.load(tmp_path / LAST).history) < 500
 
 
 class LoudSplit(DataSplit):

@@ -149,7 +149,7 @@ def test_ctrl_c_keeps_what_is_finished(
     wait_for(lambda: len(runs.finished()) >= 2)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=900)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert out == ""
     kept = len(runs.finished())
     assert 2 <= kept < SETTINGS
