@@ -23,10 +23,12 @@ from oscbench.protocols.base import load_protocol
 from oscbench.records import fingerprint
 from oscbench.resources import WorkerAsk
 from oscbench.stages.beton import Beton
+from oscbench.stages.given_network import given_network
+from oscbench.stages.network import Network
 from oscbench.stages.runner import Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.stage import Given, Room, Stage
-from oscbench.stages.training import Network, Training, TrainingOptions, given_network, network_in_use
+from oscbench.stages.training import Training, TrainingOptions, network_in_use
 from oscbench.stages.workspace import Workspace, open_workspace
 from oscbench.training.estimate import extraction_seconds
 from oscbench.training.extract import ExtractionJob, Rows, network_head

@@ -1,128 +1,37 @@
-"""Networks: trained here, or given as a checkpoint file; whatever comes after does not care which."""
+"""Trainings: networks trained here, and which network is in use."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import math
-import shutil
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, get_args
 
 from oscbench.artifacts import Request, is_begun, is_complete
-from oscbench.data.counts import published_split_counts
 from oscbench.data.loading import Backend, Wanted, decide_loader
-from oscbench.data.samples import class_names
-from oscbench.errors import OscbenchError, UsageError
+from oscbench.errors import UsageError
 from oscbench.labels import SPLITS
 from oscbench.losses import LOSSES
-from oscbench.origin import Origin
 from oscbench.progress import duration
 from oscbench.records import sha256_file
 from oscbench.resources import WorkerAsk, WorkerShare
 from oscbench.stages.beton import Beton
+from oscbench.stages.given_network import kept_network
+from oscbench.stages.network import Network, NetworkView
 from oscbench.stages.runner import Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.stage import Stage
 from oscbench.stages.workspace import Workspace
-from oscbench.training.checkpoint import BEST, LAST, Checkpoint
+from oscbench.training.checkpoint import BEST, LAST
 from oscbench.training.epoch_metrics import EpochLog, EpochRow, selection_score
 from oscbench.training.estimate import forward_flops, training_seconds
 from oscbench.training.recipes import TrainConfig, recipe_by_name, recipe_name
 from oscbench.training.run import EPOCHS, TrainingJob, initial_network, read_epochs
 
 logger = logging.getLogger(__name__)
-
-
-class NetworkConfig(Protocol):
-    """What the records of all networks have."""
-
-    @property
-    def loss(self) -> str:
-        """Name of the loss it was trained with."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """Seed under which its results are shown."""
-        ...
-
-
-C = TypeVar("C", bound=NetworkConfig)
-R = TypeVar("R")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Network(Stage[C, R]):
-    """A stage whose folder holds trained weights.
-
-    Attributes:
-        samples: The data it is used on.
-        demo: Whether that is embedded demonstration data.
-    """
-
-    samples: Samples
-    demo: bool
-
-    @property
-    @abstractmethod
-    def weights(self) -> Path:
-        """The checkpoint file that later stages use."""
-
-    @property
-    @abstractmethod
-    def recipe(self) -> str:
-        """How it was trained, as tables name it."""
-
-    @property
-    @abstractmethod
-    def view(self) -> NetworkView:
-        """How its images must look."""
-
-    @property
-    def origin(self) -> Origin:
-        """What tables say about everything that comes from this network."""
-        return Origin(
-            data=self.room.data,
-            protocol=self.room.protocol,
-            training=self.config.loss,
-            seed=self.config.seed,
-            network=self.view.network,
-            recipe=self.recipe,
-            train=self.fingerprint,
-            demo=self.demo,
-        )
-
-    @property
-    def n_outputs(self) -> int:
-        """C, the width of the logits."""
-        return LOSSES.get(self.config.loss).n_outputs(self.samples.protocol.n_known)
-
-    @property
-    def what(self) -> str:
-        """Protocol and loss in words, for messages."""
-        return f"protocol {self.samples.protocol.slug} with loss {self.config.loss}"
-
-    @property
-    def alias(self) -> str:
-        """One name for trained and given networks: the newest of either is in use."""
-        return f"{self.config.loss}/s{self.config.seed}/train"
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkView:
-    """Architecture of a network and how its images must look."""
-
-    network: str
-    crop: int
-    stored_side: int
-    normalise: bool = False
-
-
-# --- trained here --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,7 +280,7 @@ def network_in_use(
     """
     folder = workspace.room.in_use(f"{loss}/s{seed}/train")
     if folder is not None and (is_complete(folder) or (is_begun(folder) and (folder / LAST).exists())):
-        found = _trained(workspace, samples, folder, options) or _given(workspace, samples, folder)
+        found = _trained(workspace, samples, folder, options) or kept_network(workspace, samples, folder)
         if found is not None and found.folder == folder:
             return found
     return training_of(
@@ -394,161 +303,4 @@ def _trained(workspace: Workspace, samples: Samples, folder: Path, options: Trai
         samples=samples,
         demo=workspace.demo is not None,
         ask=options.ask,
-    )
-
-
-# --- given as a file -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
-    """What decides a given network: the bytes of its file, and what it is taken for."""
-
-    sha256: str
-    loss: str
-    seed: int
-    view: NetworkView
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointResult:
-    """What the file says of itself.
-
-    Attributes:
-        file: Its name.
-        epoch: Epochs it was trained for.
-        other_samples: What it was trained on, where that may hold the images it is to be judged by; else empty.
-    """
-
-    file: str
-    epoch: int
-    other_samples: str
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class GivenNetwork(Network[CheckpointConfig, CheckpointResult]):
-    """A checkpoint file from elsewhere, kept beside the trainings so that later commands need not be told of it.
-
-    Attributes:
-        file: The file; ``None`` where it has been kept already.
-    """
-
-    name = "checkpoint"
-    config_type, result_type = CheckpointConfig, CheckpointResult
-
-    file: Path | None = None
-
-    @property
-    def weights(self) -> Path:
-        """Our copy of the file."""
-        return self.folder / LAST
-
-    @property
-    def recipe(self) -> str:
-        """See ``Network.recipe``."""
-        return "given checkpoint"
-
-    @property
-    def view(self) -> NetworkView:
-        """See ``Network.view``."""
-        return self.config.view
-
-    def describe(self) -> str:
-        """See ``Stage.describe``."""
-        return f"{self.config.view.network} for {self.what} from {self.file or 'a given file'}"
-
-    def make(self, work: Path, session: Session) -> CheckpointResult:
-        """Checks and keeps the file."""
-        assert self.file is not None, "a checkpoint that was not kept has a file"
-        found = Checkpoint.load(self.file)
-        shutil.copyfile(self.file, work / LAST)  # not a link: the user may write to the file again
-        if sha256_file(work / LAST) != self.config.sha256:
-            raise OscbenchError(f"{self.file} changed while it was read; run the same command again")
-        return CheckpointResult(
-            file=self.file.name, epoch=found.epoch, other_samples=_other_samples(found, self.samples)
-        )
-
-    def notices(self) -> Iterator[str]:
-        """A network must not be judged on images that it was trained on."""
-        result = self.result
-        if result.other_samples:
-            yield (
-                f"{result.file} was trained on {result.other_samples}, and the samples of {self.room.data}, protocol "
-                f"{self.room.protocol} are others: its validation and test images may have been trained on"
-            )
-
-
-def given_network(
-    workspace: Workspace, samples: Samples, file: Path, *, loss: str, seed: int, network: str | None
-) -> GivenNetwork:
-    """The network in a checkpoint file, one of ours or a published one.
-
-    Args:
-        workspace: Data and protocol it is used on.
-        samples: Their tables.
-        file: The file.
-        loss: Loss it was trained with.
-        seed: Under which seed its results are shown.
-        network: Architecture; default: as the file says, else ``resnet50``.
-    """
-    LOSSES.info(loss)
-    found = Checkpoint.load(file)
-    known = found.origin.config
-    view = NetworkView(
-        network=network or (known.network if known else "resnet50"),
-        crop=known.crop if known else workspace.crop,
-        stored_side=workspace.stored_side,
-        normalise=known.recipe.normalise if known else False,
-    )
-    made = GivenNetwork(
-        room=workspace.room,
-        config=CheckpointConfig(sha256=sha256_file(file), loss=loss, seed=seed, view=view),
-        inputs={"samples": samples},
-        samples=samples,
-        demo=workspace.demo is not None,
-        file=file,
-    )
-    if found.n_outputs != made.n_outputs:
-        made_for = f" (made for {found.origin.what})" if found.origin.what else ""
-        raise UsageError(
-            f"{file}{made_for} has {found.n_outputs} outputs, {made.what} needs "
-            f"{made.n_outputs}; give the checkpoint of that protocol and loss"
-        )
-    return made
-
-
-def _given(workspace: Workspace, samples: Samples, folder: Path) -> GivenNetwork | None:
-    if not folder.name.startswith(f"{GivenNetwork.name}-"):
-        return None
-    config = Request.read(folder, GivenNetwork.name, CheckpointConfig).config
-    return GivenNetwork(
-        room=workspace.room,
-        config=config,
-        inputs={"samples": samples},
-        samples=samples,
-        demo=workspace.demo is not None,
-    )
-
-
-def _other_samples(found: Checkpoint, samples: Samples) -> str:
-    """What a network was trained on where that is another split of the images than ``samples``; else empty."""
-    if found.fingerprint:
-        same = found.origin.samples == samples.fingerprint
-        return "" if same else found.origin.what or "another training"
-    return "" if is_published_split(samples) else "the published split"
-
-
-def is_published_split(samples: Samples) -> bool:
-    """Whether the samples can be the published ones: their numbers by role and split, and the order of the classes.
-
-    Which image is in which split the paper does not print.
-    """
-    expected, splits = published_split_counts(samples.protocol), samples.result.splits
-    if not expected or any(getattr(splits[split], role) != n for (role, split), n in expected.items()):
-        return False
-    classes = samples.protocol.classes
-    return all(
-        label < 0 or classes[label] == name
-        for table in map(samples.table, SPLITS)
-        for label, name in zip(table.labels, class_names(table), strict=True)
     )

@@ -17,21 +17,13 @@ from oscbench.data.samples import write_samples
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.protocols.base import make_protocol, write_protocol
 from oscbench.resources import WorkerAsk
-from oscbench.stages import training as training_stage
+from oscbench.stages import given_network as given_stage
 from oscbench.stages.features import FeatureRequest, Features, OwnFeatures, requested_features
+from oscbench.stages.given_network import GivenNetwork, given_network, is_published_split
 from oscbench.stages.runner import LocalRunner, Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.stage import Room, ensure, plan
-from oscbench.stages.training import (
-    GivenNetwork,
-    Training,
-    TrainingOptions,
-    default_config,
-    given_network,
-    is_published_split,
-    network_in_use,
-    training_of,
-)
+from oscbench.stages.training import Training, TrainingOptions, default_config, network_in_use, training_of
 from oscbench.stages.workspace import Workspace
 from oscbench.training.checkpoint import LAST, Checkpoint
 from oscbench.training.estimate import forward_flops
@@ -366,17 +358,17 @@ def test_a_published_checkpoint_needs_the_published_numbers_of_each_split_and_th
     ensure([samples], session)
     splits = samples.result.splits
     counts = {(role, split): getattr(splits[split], role) for split in splits for role in ("known", "negative")}
-    monkeypatch.setattr(training_stage, "published_split_counts", lambda protocol: counts)
+    monkeypatch.setattr(given_stage, "published_split_counts", lambda protocol: counts)
     assert is_published_split(samples)
     moved = counts | {("known", "train"): counts["known", "train"] - 1, ("known", "val"): counts["known", "val"] + 1}
-    monkeypatch.setattr(training_stage, "published_split_counts", lambda protocol: moved)
+    monkeypatch.setattr(given_stage, "published_split_counts", lambda protocol: moved)
     assert not is_published_split(samples)
-    monkeypatch.setattr(training_stage, "published_split_counts", lambda protocol: counts)
+    monkeypatch.setattr(given_stage, "published_split_counts", lambda protocol: counts)
     test = samples.table("test")
     swapped = dataclasses.replace(test, labels=np.array([1, 0, 2, -2, -1])[test.labels])
     write_samples(samples.folder / "test.csv", swapped)
     assert not is_published_split(samples)
-    monkeypatch.setattr(training_stage, "published_split_counts", lambda protocol: {})
+    monkeypatch.setattr(given_stage, "published_split_counts", lambda protocol: {})
     assert not is_published_split(samples)
 
 
