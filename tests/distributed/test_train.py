@@ -99,6 +99,7 @@ def loud(images: tuple) -> Iterator[tuple]:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
+@pytest.mark.slow
 def test_what_workers_warn_of_is_said_once_here(
     images: tuple, loud: tuple, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,6 +207,7 @@ for work in (lambda: extract_on_ray(extraction, WorkerShare()), lambda: train_on
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ffcv
 def test_a_worker_without_ffcv_says_so_instead_of_taking_other_pixels(tmp_path: Path) -> None:
     """Here FFCV is installed; on the workers a package that cannot be imported stands before it."""

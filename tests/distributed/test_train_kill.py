@@ -221,11 +221,13 @@ def kill_driver(driver: subprocess.Popen[bytes], delay: float) -> bool:
     return driver.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_driver_on_ray_trains_as_the_loop_without_ray_does(undisturbed: Undisturbed, tmp_path: Path) -> None:
     run_training(make_job(undisturbed.images, tmp_path, workers=1, epochs=N_EPOCHS), Workers(), torch.device("cpu"))
     assert_equal_weights(undisturbed.folder, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_driver_goes_on_to_the_same_final_weights(
     undisturbed: Undisturbed, tmp_path: Path, chance: random.Random
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_method_without_hyperparameters_is_one_trial(tmp_path: Path) -> None:
     assert len(read_trials(search.folder / "trials.csv")) == 1
 
 
+@pytest.mark.slow
 def test_a_budgeted_search_repeats_and_resumes_exactly(tmp_path: Path) -> None:
     tables = []
     for name, concurrent, budgets in (("a", 3, (9,)), ("b", 2, (5, 9))):
@@ -295,6 +296,7 @@ def test_features_travel_by_reference_not_in_the_trial(
     assert sum(sizes) < 1e6
 
 
+@pytest.mark.slow
 def test_a_time_budget_leaves_the_rest_for_later(tmp_path: Path) -> None:
     search = search_in(tmp_path, "openmax", SMALL)
     with SearchRun(search) as run:

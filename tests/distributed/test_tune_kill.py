@@ -113,6 +113,7 @@ def on(host: RayHost, folder: Path, features: Path | None, seconds: float = 0.12
 # --- the tests ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_killed_driver_with_a_ray_of_its_own(tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]) -> None:
     runs = TuneRuns(tmp_path, undisturbed[2], seconds=0.1)
     process = runs.start()
@@ -125,6 +126,7 @@ def test_killed_driver_with_a_ray_of_its_own(tmp_path: Path, undisturbed: tuple[
     finish_and_check(runs, undisturbed[0])
 
 
+@pytest.mark.slow
 def test_killed_service_and_trial_heal_without_help(
     host: RayHost, tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]
 ) -> None:

@@ -69,6 +69,7 @@ def watch(tmp_path: Path) -> Iterator[tuple[TuneRuns, str, int]]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_the_page_follows_a_running_search(watch: tuple[TuneRuns, str, int], tmp_path: Path) -> None:
     runs, page, _ = watch
     search = runs.start()
