@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SEED = int(os.environ.get("OSCBENCH_KILL_SEED", str(random.SystemRandom().randrange(10**6))))
 """Decides all moments of killing; every test prints it, and the variable repeats it."""
+LONGEST_WAIT = 300.0
+"""Seconds after which a wait has failed: none of them is expected to take long, but a machine may be busy."""
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Waits for something that happens soon, or fails naming it."""
+    deadline = time.monotonic() + LONGEST_WAIT
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {LONGEST_WAIT:.0f} s for {what}"
+        time.sleep(0.01)
 
 
 def descendants(pid: int) -> list[int]:
@@ -43,6 +54,12 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def wait_for_the_end_of(pids: list[int], what: str) -> None:
+    """Waits until none of the processes runs, or fails naming those that do."""
+    titles = {pid: title(pid) for pid in pids}
+    wait_until(lambda: not any(map(alive, pids)), f"{what} to end: {titles}")
 
 
 def named_below(root: int, names: tuple[str, ...]) -> list[int]:

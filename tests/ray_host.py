@@ -73,7 +73,7 @@ class RayHost:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(30)
+            self._process.wait(300)
         except subprocess.TimeoutExpired:
             self._process.kill()
 

@@ -17,7 +17,16 @@ import numpy as np
 import pytest
 import torch
 import train_driver
-from processes import SEED, alive, descendants, earlier_and_earlier, kill_one, named_below, title
+from processes import (
+    SEED,
+    descendants,
+    earlier_and_earlier,
+    kill_one,
+    named_below,
+    title,
+    wait_for_the_end_of,
+    wait_until,
+)
 from train_driver import make_job
 
 from oscbench.training.checkpoint import LAST, Checkpoint
@@ -46,13 +55,6 @@ def assert_equal_weights(first: Path, second: Path) -> None:
 
 def finished_epochs(folder: Path) -> int:
     return len(read_epochs(folder / EPOCHS))
-
-
-def wait_until(condition, seconds: float, what: str) -> None:  # noqa: ANN001
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.01)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def train_and_kill_a_worker(
     """
     from oscbench.distributed.train import WorkerShare, train_on_ray
 
-    wait_until(lambda: not named_below(os.getpid(), TRAIN_WORKER), 60, "the workers of an earlier training to end")
+    wait_until(lambda: not named_below(os.getpid(), TRAIN_WORKER), "the workers of an earlier training to end")
     over, struck = threading.Event(), list[int]()
 
     def kill() -> None:
@@ -206,18 +208,24 @@ def finish(images: Path, folder: Path) -> None:
     assert driver.returncode == 0, errors.decode()
 
 
+RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/agent.py", "runtime_env/agent/main.py")
+"""Titles of Ray's agents, before and after they give themselves one: they outlive their Ray by a minute or more."""
+
+
 def kill_driver(driver: subprocess.Popen[bytes], delay: float) -> bool:
-    """kill -9 of the driver alone; the Ray it started must end by itself (its agents take a minute or two).
+    """kill -9 of the driver alone; the Ray it started must end by itself.
+
+    Most of it is gone within seconds; a worker that was just being started looks for its Ray for half a minute.
 
     Returns:
         Whether the driver was still there to be struck.
     """
     with contextlib.suppress(subprocess.TimeoutExpired):
         driver.wait(delay)
-    below = [pid for pid in descendants(driver.pid) if not title(pid).startswith(("ray::Dashboard", "ray::RuntimeEnv"))]
+    below = [pid for pid in descendants(driver.pid) if not any(name in title(pid) for name in RAY_AGENTS)]
     driver.kill()
     driver.wait()
-    wait_until(lambda: not any(map(alive, below)), 30, "the killed driver's Ray to end")
+    wait_for_the_end_of(below, "the killed driver's Ray")
     return driver.returncode == -signal.SIGKILL
 
 
@@ -236,7 +244,7 @@ def test_a_killed_driver_goes_on_to_the_same_final_weights(
     for moment in earlier_and_earlier("the driver, after its first epoch,", chance.random(), between):
         folder = tmp_path / str(moment)
         driver = start_driver(undisturbed.images, folder)
-        wait_until(lambda folder=folder: finished_epochs(folder) > 0, 90, "the first epoch")
+        wait_until(lambda folder=folder: finished_epochs(folder) > 0, "the first epoch")
         struck = kill_driver(driver, moment)
         finish(undisturbed.images, folder)
         assert_equal_weights(undisturbed.folder, folder)

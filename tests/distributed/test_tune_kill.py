@@ -11,12 +11,12 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from processes import SEED, earlier_and_earlier, kill_one, named_below
+from processes import SEED, earlier_and_earlier, kill_one, named_below, wait_until
 from ray_host import RayHost
 from tune_runs import PLUGIN, TuneRuns
 
@@ -36,13 +36,6 @@ PROCESSES = {
 
 
 # --- processes ---------------------------------------------------------------------------------------------------
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def kill_driver(process: subprocess.Popen[str]) -> None:
@@ -117,7 +110,7 @@ def on(host: RayHost, folder: Path, features: Path | None, seconds: float = 0.12
 def test_killed_driver_with_a_ray_of_its_own(tmp_path: Path, undisturbed: tuple[pd.DataFrame, float, Path]) -> None:
     runs = TuneRuns(tmp_path, undisturbed[2], seconds=0.1)
     process = runs.start()
-    wait_for(lambda: len(runs.finished()) >= 5)
+    wait_until(lambda: len(runs.finished()) >= 5, "finished trials")
     kill_driver(process)
     assert 5 <= len(runs.finished()) < SETTINGS
     refused = runs.run()  # the same command asks one question; without a terminal it says how to answer
@@ -132,11 +125,12 @@ def test_killed_service_and_trial_heal_without_help(
 ) -> None:
     runs = on(host, tmp_path, undisturbed[2])
     process = runs.start(*there(host))
-    wait_for(lambda: len(runs.finished()) >= 2)
+    wait_until(lambda: len(runs.finished()) >= 2, "finished trials")
     assert kill_one(host.pid, PROCESSES["service"])
     before = len(runs.finished())
-    wait_for(lambda: len(runs.finished()) > before)
-    wait_for(lambda: kill_one(host.pid, PROCESSES["idle trial"]))  # which Tune alone would give up
+    wait_until(lambda: len(runs.finished()) > before, "a new service's first trial")
+    idle = PROCESSES["idle trial"]
+    wait_until(lambda: kill_one(host.pid, idle), "an idle trial")  # which Tune alone would give up
     _, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors
     pd.testing.assert_frame_equal(runs.table(), undisturbed[0])
@@ -148,7 +142,7 @@ def test_ctrl_c_keeps_what_is_finished(
 ) -> None:
     runs = on(host, tmp_path, undisturbed[2], seconds=0.3)
     process = runs.start(*there(host))
-    wait_for(lambda: len(runs.finished()) >= 2)
+    wait_until(lambda: len(runs.finished()) >= 2, "finished trials")
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=900)
     assert process.returncode == 130, errors
@@ -167,7 +161,7 @@ def test_two_searches_at_once_do_not_mix(
 ) -> None:
     runs = on(host, tmp_path, undisturbed[2], seconds=0.6)
     first = runs.start(*there(host))
-    wait_for(lambda: len(runs.finished()) >= 1)
+    wait_until(lambda: len(runs.finished()) >= 1, "finished trials")
     same = runs.run(*there(host), "--resume")
     assert first.poll() is None, "the first search was over too soon for this test"
     assert same.returncode == 1
@@ -209,7 +203,7 @@ def test_killed_at_any_moment(
     table, seconds, features = undisturbed
     ours = PROCESSES["service"] + PROCESSES["trial"]
     for moment in earlier_and_earlier(f"the {target}", share, seconds):
-        wait_for(lambda: not named_below(host.pid, ours))  # those of an earlier search are no target
+        wait_until(lambda: not named_below(host.pid, ours), "an earlier search, which is no target, to end")
         runs = on(host, tmp_path / str(moment), features)
         process = runs.start(*there(host))
         with contextlib.suppress(subprocess.TimeoutExpired):

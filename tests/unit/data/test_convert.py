@@ -7,13 +7,12 @@ import resource
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from photo_folder import write_photos
+from processes import wait_for_the_end_of, wait_until
 
 from oscbench.data.convert import (
     ConvertConfig,
@@ -161,35 +160,20 @@ def test_a_killed_conversion_leaves_no_process_and_can_be_repeated(photos: DataS
     script.write_text(textwrap.dedent(code))
     process = subprocess.Popen([sys.executable, script])
     try:
-        wait_until(lambda: len(children(process.pid)) >= 3, 120)  # two workers and the resource tracker
-        wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "out").glob(".a.beton*")), 60)
+        wait_until(lambda: len(children(process.pid)) >= 3, "two workers and the resource tracker")
+        wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "out").glob(".a.beton*")), "the first bytes")
         workers = children(process.pid)
     finally:
         process.kill()
         process.wait()
-    wait_until(lambda: not any(alive(pid) for pid in workers), 30)
+    wait_for_the_end_of(workers, "the conversion's processes")
     assert len(list((tmp_path / "out").iterdir())) == 1
     convert(photos, tmp_path / "out" / "a.beton")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.beton", "a.sha256"]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
-
-
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/status")
-    try:
-        return "State:\tZ" not in status.read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_only_a_whole_split_of_the_same_settings_counts_as_finished(photos: DataSplit, tmp_path: Path):

@@ -239,7 +239,7 @@ def test_what_waits_is_evaluated_together_and_answered_each() -> None:
 
     def evaluate(settings: Sequence[Setting]) -> list[Outcome]:
         entered.set()
-        release.wait(10)
+        release.wait(300)
         return [{"sum": float(setting["tail_size"]) * 2} for setting in settings]
 
     pending, answers = PendingSettings(evaluate), {}
@@ -249,7 +249,7 @@ def test_what_waits_is_evaluated_together_and_answered_each() -> None:
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(9)]
     threads[0].start()
-    assert entered.wait(10)
+    assert entered.wait(300)
     for thread in threads[1:]:
         thread.start()
     while len(pending._waiting) < 8:
