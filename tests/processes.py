@@ -57,9 +57,9 @@ def alive(pid: int) -> bool:
 
 
 def wait_for_the_end_of(pids: list[int], what: str) -> None:
-    """Waits until none of the processes runs, or fails naming those that do."""
-    titles = {pid: title(pid) for pid in pids}
-    wait_until(lambda: not any(map(alive, pids)), f"{what} to end: {titles}")
+    """Waits until none of the processes runs, or fails naming the first that does."""
+    for pid in pids:
+        wait_until(lambda pid=pid: not alive(pid), f"{what} to end: process {pid}, {title(pid)}")
 
 
 def named_below(root: int, names: tuple[str, ...]) -> list[int]:

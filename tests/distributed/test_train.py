@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import ray
 import torch
+from processes import wait_until
 from ray import cloudpickle
 from small_images import small_labels, write_split
 
@@ -76,10 +76,7 @@ def test_a_stopped_training_leaves_nothing_that_runs(images: tuple, tmp_path: Pa
         train_on_ray(job(images, tmp_path, epochs=500), WorkerShare(), on_epoch=interrupt)
     # A thread that asked Ray while Ray is shut down would end the process with code 1.
     assert not [thread for thread in threading.enumerate() if thread.name == "ray-train"]
-    deadline = time.monotonic() + 120
-    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
-        assert time.monotonic() < deadline, ray.available_resources()
-        time.sleep(0.1)
+    wait_until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"], "all CPUs to be free")
     assert len(Checkpoint.load(tmp_path / LAST).history) < 500
 
 
