@@ -93,7 +93,7 @@ class Room:
             for path in old
             if path.is_dir() and not path.is_symlink() and path.relative_to(self.root).parts[0] != ASIDE
         ]
-        kept = next((path for path in folders if not _holds_aliases(path)), None)
+        kept = next((path for path in folders if path.parent == self.root or not _holds_aliases(path)), None)
         if kept is not None:
             raise UsageError(
                 f"{kept} was written by an earlier version, which kept its results in another way; choose another "

@@ -321,6 +321,13 @@ def test_what_an_older_layout_left_is_refused_with_the_way_out(room: Room, left:
         room.refuse_older_layout()
 
 
+@pytest.mark.parametrize("name", ["samples", "beton"])
+def test_a_folder_in_the_place_of_a_link_is_refused_even_if_empty(room: Room, name: str):
+    (room.root / name).mkdir(parents=True)
+    with pytest.raises(UsageError, match=rf"{name} was written by an earlier version"):
+        room.refuse_older_layout()
+
+
 def test_the_executor_is_entered_once_and_only_when_needed():
     import contextlib
     from collections.abc import Iterator
