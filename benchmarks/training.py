@@ -46,8 +46,9 @@ from oscbench.stages.samples import Samples
 from oscbench.stages.stage import ensure
 from oscbench.stages.training import Training, TrainingOptions, default_config, training_of
 from oscbench.stages.workspace import Workspace, open_workspace
+from oscbench.training.job import TrainingJob
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import TrainingJob, run_training
+from oscbench.training.run import run_training
 from oscbench.training.workers import Workers
 
 STUDENT_95_2 = 4.303  # 97.5 % quantile of Student's t with 2 degrees of freedom

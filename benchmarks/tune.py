@@ -77,15 +77,14 @@ def compare_optuna(features: Path, grid_best: float) -> list[dict[str, Any]]:
                 fingerprint=f"{seed:016}",
                 features=splits.train.fingerprint,
                 algorithm="evm",
-                train=splits.train,
-                validation=splits.val,
+                validation_labels=splits.val.labels,
                 space=space,
                 kind="optuna",
                 trials=OPTUNA_TRIALS,
             )
             started = time.perf_counter()
             with SearchRun(search) as run:
-                run_search(run, SharedFeatures.of(search))
+                run_search(run, SharedFeatures.of(search, splits.train, splits.val))
                 best, table = run.finish(), run.table()
             sums.append(best.sum)
             seconds = time.perf_counter() - started

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oscbench.features import FeatureSet
 from oscbench.origin import Origin
 from oscbench.records import fingerprint
-from oscbench.tuning.evaluator import Nobody
+from oscbench.tuning.evaluator import Nobody, SharedFeatures
 from oscbench.tuning.search import Search, SearchRun
 from oscbench.tuning.trials import read_trials
 
@@ -22,6 +24,14 @@ class Unwatched(Nobody):
         """Says nothing."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FeatureSearch(Search):
+    """A search with the features that its stage would load."""
+
+    train: FeatureSet
+    validation: FeatureSet
+
+
 def make_search(
     runs: Path,
     *,
@@ -31,10 +41,10 @@ def make_search(
     seed: int = 0,
     demo: bool = False,
     **fields: Any,
-) -> Search:
+) -> FeatureSearch:
     """A search whose folder depends on everything that decides its table."""
     origin = Origin(data=data, protocol=protocol, training=training, seed=seed, demo=demo)
-    train, validation = fields["train"], fields["validation"]
+    train, validation = fields.pop("train"), fields.pop("validation")
     features = fingerprint("features", {}, {"train": train.fingerprint, "val": validation.fingerprint})
     kind = fields.get("kind", "grid")
     config = {
@@ -49,7 +59,21 @@ def make_search(
     }
     named = fingerprint("tune", config, {"features": features})
     folder = runs / data / protocol / f"tune-{named[:8]}"
-    return Search(origin=origin, folder=folder, fingerprint=named, features=features, **fields)
+    return FeatureSearch(
+        origin=origin,
+        folder=folder,
+        fingerprint=named,
+        features=features,
+        train=train,
+        validation=validation,
+        validation_labels=validation.labels,
+        **fields,
+    )
+
+
+def shared(search: FeatureSearch, *, memory: int | None = None) -> SharedFeatures:
+    """What evaluates the settings of such a search."""
+    return SharedFeatures.of(search, search.train, search.validation, memory=memory)
 
 
 def is_finished(search: Search) -> bool:

@@ -28,6 +28,7 @@ class Stepping:
         kills: Settings whose process ends itself with SIGKILL in the middle of the first attempt.
         refuses: Settings that raise.
         lingers: Seconds that an attempt takes at least, so that attempts that may overlap do.
+        longest: Whether settings that are worse than others may be stopped early; then ``STEPS``.
     """
 
     log: Path
@@ -38,6 +39,7 @@ class Stepping:
     kills: tuple[int, ...] = ()
     refuses: tuple[int, ...] = ()
     lingers: float = 0.0
+    longest: int | None = None
 
     def concurrency(self, left: int, have: Resources) -> int:
         return min(self.most, int(have.cpus // self.cpus), left)
@@ -59,7 +61,7 @@ class Stepping:
             self.note("step", trial=name, attempt=trial.earlier_attempts, step=step)
             (trial.folder / "new").write_text(str(step + 1))
             (trial.folder / "new").replace(checkpoint)
-            trial.report(step + 1, {"loss": 1.0 / (step + 1)})
+            trial.report(step + 1, dict.fromkeys(RATES, name / 100) | {"loss": 1.0 / (step + 1)})
         self.note("ended", trial=name, attempt=trial.earlier_attempts)
         return {rate: name / 100 for rate in RATES}
 

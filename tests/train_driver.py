@@ -8,8 +8,8 @@ from pathlib import Path
 
 from small_images import small_labels, write_split
 
+from oscbench.training.job import TrainingJob
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import TrainingJob
 
 
 def make_job(images: Path, folder: Path, *, workers: int, epochs: int, loss: str = "eos") -> TrainingJob:

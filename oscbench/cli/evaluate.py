@@ -191,7 +191,7 @@ def _tuned_scores(
     for features in requested_features(request):
         for algorithm in algorithms:
             if given is None:
-                stage = scores_of_best(features, algorithm, view, rule=rule, score_kind=kind)
+                stage = scores_of_best(features, algorithm, view, rule=rule, score_kind=kind, training=request.options)
                 if any(step.name == "tune" and step.state() not in ("done", "given") for step in stage.inputs.values()):
                     view.say(f"{algorithm} has not been tuned on {features.folder}; searching its grid first")
                 wanted.append((stage, algorithm))
@@ -200,9 +200,11 @@ def _tuned_scores(
             if here is None or not _is_from(given, features, here.result.params):
                 name = f"{algorithm} with the setting of {given.data} {given.protocol} {given.training}"
                 given_kind = kind or cast("ScoreKind", given.score_kind)
-                wanted.append((scores_with(features, algorithm, given.params, given_kind), name))
+                wanted.append(
+                    (scores_with(features, algorithm, given.params, given_kind, training=request.options), name)
+                )
             if here is not None:
-                best = scores_of_best(features, algorithm, view, rule=rule, score_kind=kind)
+                best = scores_of_best(features, algorithm, view, rule=rule, score_kind=kind, training=request.options)
                 wanted.append((best, f"{algorithm} tuned here"))
             elif has_hyperparameters(algorithm):
                 view.say(f"no search of {algorithm} on these features yet, so there is nothing to compare with")

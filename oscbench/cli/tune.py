@@ -71,8 +71,21 @@ def tune(
     set_values: Annotated[
         list[str] | None, typer.Option("--set", help="Replace one axis: tail_size=50,100. Repeatable.")
     ] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", help="How proser fine-tunes: published (the default) or authors.")
+    ] = None,
+    share_trunk: Annotated[
+        bool,
+        typer.Option("--share-trunk", help="proser: freeze three stages, train all dummies of the grid on one pass."),
+    ] = False,
     features: Annotated[
         Path | None, typer.Option("--features", help="Own features: a folder with train/, val/ and test/.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="A network's file instead of the one in use.")
+    ] = None,
+    network: Annotated[
+        str | None, typer.Option("--network", help="Architecture of --checkpoint; default: as it says, else resnet50.")
     ] = None,
     seeds: Annotated[
         str | None, typer.Option("--seeds", help="Seeds of the training (default 0); 0,1,2 gives mean ± std.")
@@ -115,7 +128,7 @@ def tune(
     from oscbench.stages.search import Tune
     from oscbench.stages.stage import ensure, plan
 
-    found = _space(alg, search, score_kind, space, set_values or [])
+    found = _space(alg, search, score_kind, space, [*_recipe(alg, recipe, share_trunk), *(set_values or [])])
     options = SearchOptions(
         max_concurrent=max_concurrent,
         time_budget=parse_duration(time_budget) if time_budget is not None else None,
@@ -130,8 +143,14 @@ def tune(
         data=data,
         name=name,
         features=features,
+        checkpoint=checkpoint,
+        network=network,
         options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
     )
+    if network is not None and checkpoint is None:
+        raise UsageError("--network belongs to --checkpoint; an own training knows its network")
+    if share_trunk and search != "grid":
+        raise UsageError(f"--share-trunk trains the dummies of a grid side by side; leave out --search {search}")
     if local and tensorboard:
         raise UsageError("--tensorboard is written by Ray Tune; leave it out with --local")
     view = LiveView(runs)
@@ -147,6 +166,8 @@ def tune(
             score_kind=score_kind,
             options=options,
             memory=budget,
+            training=request.options,
+            share_trunk=share_trunk,
         )
         for source in requested_features(request)
     ]
@@ -223,6 +244,21 @@ def _space(
     if search != "grid" and space.grid and not space.ranges:
         raise UsageError(f"the search space of {algorithm} has no ranges: section; add one or use --search grid")
     return space
+
+
+def _recipe(algorithm: str, name: str | None, share_trunk: bool) -> list[str]:
+    """What ``--recipe`` and ``--share-trunk`` set, in the form of ``--set``."""
+    from oscbench.postprocessors import POSTPROCESSORS
+    from oscbench.registry import nearest
+
+    method = POSTPROCESSORS.info(algorithm)
+    if (name is not None or share_trunk) and not method.fine_tunes:
+        option = f"--recipe {name}" if name is not None else "--share-trunk"
+        raise UsageError(f"{option} is for algorithms that fine-tune, and {algorithm} does not; leave it out")
+    if name is not None and name not in method.recipes:
+        raise UsageError(f"unknown recipe {name!r}{nearest(name, method.recipes)} (one of {', '.join(method.recipes)})")
+    changes = dict(method.recipes[name] if name is not None else {}) | ({"trunk": "frozen"} if share_trunk else {})
+    return [f"{parameter}={value}" for parameter, value in changes.items()]
 
 
 def _ask_to_resume(begun: list[Tune], agreed: bool) -> None:

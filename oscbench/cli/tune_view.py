@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oscbench.progress import LOG_EVERY_SECONDS, duration
-from oscbench.tuning.trials import RATES, plain_value, ranked
+from oscbench.tuning.trials import RATES, plain_value, ranked, trial_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,8 @@ class LiveView:
         self._live: Live | None = None
         self._last = 0.0
         self._doing = ""
+        self._trials: dict[str, str] = {}
+        """How far each trial is that trains."""
 
     def say(self, text: str) -> None:
         """One line about what happens."""
@@ -60,6 +62,7 @@ class LiveView:
     def update(self, run: SearchRun) -> None:
         """A trial has finished."""
         self._doing = ""
+        self._trials = {name: text for name, text in self._trials.items() if name not in run.sums()}
         if self._live is not None:
             self._live.update(self._picture(run))
         elif time.monotonic() - self._last >= LOG_EVERY_SECONDS or run.done == run.search.total:
@@ -71,13 +74,17 @@ class LiveView:
         self._show(run, str(current))
 
     def step(self, run: SearchRun, setting: Setting, step: int, values: Mapping[str, float]) -> None:
-        """A trial that trains has reported figures on the way."""
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self._show(run, f"{_setting(setting)}: step {step}, {figures}")
+        """A trial that trains has finished an epoch."""
+        searched = run.search.space.grid if run.search.is_exhaustive else run.search.space.ranges
+        chosen = _setting({name: value for name, value in setting.items() if name in searched})
+        shown = {name: value for name, value in values.items() if name == "sum" or name not in RATES}
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        self._trials[trial_id(setting)] = f"{chosen}: epoch {step}, {figures}"
+        self._show(run, self._trials[trial_id(setting)])
 
     def _show(self, run: SearchRun, doing: str) -> None:
         """What is being done: under the heading of the live table, or now and then a line in the log."""
-        self._doing = doing
+        self._doing = "" if self._trials else doing
         if self._live is not None:
             self._live.update(self._picture(run))
         elif time.monotonic() - self._last >= LOG_EVERY_SECONDS:
@@ -86,7 +93,7 @@ class LiveView:
 
     def end(self, run: SearchRun) -> None:
         """The search is over."""
-        self._doing = ""
+        self._doing, self._trials = "", {}
         if self._live is not None:
             self._live.update(self._picture(run))
             self._live.stop()
@@ -96,8 +103,9 @@ class LiveView:
         left = run.seconds_left()
         pace = "" if left is None else f", about {duration(left)} left" if run.done < run.search.total else ", done"
         head = Text(f"{run.done}/{run.search.total} trials{pace}" + (f"; {self._doing}" if self._doing else ""))
+        lines = [head, *map(Text, self._trials.values())]
         best = ranked(run.table()).head(BEST_SHOWN)
-        return Group(head, trial_table(best, list(run.search.space.grid))) if len(best) else Group(head)
+        return Group(*lines, trial_table(best, list(run.search.space.grid))) if len(best) else Group(*lines)
 
 
 def trial_table(trials: pd.DataFrame, hyperparameters: list[str]) -> Table:
@@ -138,7 +146,8 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def _print_search(algorithm: str, search: dict[str, Any]) -> None:
-    print(f"\n{algorithm}, {search['training']}, seed {search['seed']}: best of {search['trials']} trials")
+    early = f", of which {search['stopped_early']} were stopped early" if search["stopped_early"] else ""
+    print(f"\n{algorithm}, {search['training']}, seed {search['seed']}: best of {search['trials']} trials{early}")
     if search["network"]:
         print(f"  network    {search['network']}, recipe {search['recipe']}, training {search['train']}")
     print(f"  setting    {_setting(search['params'])}")

@@ -11,10 +11,10 @@ from oscbench.distributed.train import train_on_ray
 from oscbench.distributed.tune import run_search
 from oscbench.labels import ProgressFn
 from oscbench.resources import Resources, WorkerAsk, WorkerShare
-from oscbench.stages.runner import SearchOptions
+from oscbench.stages.runner import OpenRunner, SearchOptions, in_process
 from oscbench.training.epoch_metrics import EpochRow
 from oscbench.training.extract import ExtractionJob, Rows
-from oscbench.training.run import TrainingJob
+from oscbench.training.job import TrainingJob
 from oscbench.tuning.evaluator import AnyEvaluator, Watcher
 from oscbench.tuning.search import SearchRun
 
@@ -69,3 +69,7 @@ class RayRunner:
             tensorboard=options.tensorboard,
             watcher=watcher,
         )
+
+    def within_trials(self, workers: int) -> OpenRunner:
+        """A trial with one worker is that worker, which saves the start of three processes; others drive Ray Train."""
+        return in_process if workers == 1 else open_ray

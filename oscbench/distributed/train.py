@@ -27,7 +27,8 @@ from oscbench.progress import collected_log, log_once
 from oscbench.resources import WorkerShare
 from oscbench.training.checkpoint import LAST
 from oscbench.training.epoch_metrics import EpochRow
-from oscbench.training.run import TrainingJob, run_training
+from oscbench.training.job import TrainingJob
+from oscbench.training.run import run_training
 from oscbench.training.workers import TorchWorkers, Workers
 
 logger = logging.getLogger(__name__)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
 
 import numpy as np
@@ -117,12 +118,16 @@ class Method(Entry[Callable[..., PostProcessor]]):
         score_kinds: Kinds of score it gives, the default first.
         per_class: Whether it has ``score``, a number per class.
         one_pass: Whether it is a ``OnePass``.
+        fine_tunes: Whether each of its settings is a network of its own, whose features it takes.
+        recipes: Named changes of its parameters' defaults.
     """
 
     needs: frozenset[Need]
     score_kinds: tuple[ScoreKind, ...]
     per_class: bool
     one_pass: bool
+    fine_tunes: bool = False
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def shares_work(self) -> bool:
@@ -179,6 +184,8 @@ class MethodRegistry(Registry[Callable[..., PostProcessor]]):
         score_kinds: tuple[ScoreKind, ...] = ("log", "probability"),
         per_class: bool = True,
         one_pass: bool = False,
+        fine_tunes: bool = False,
+        recipes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ) -> Callable[[type[T]], type[T]]:
         """Decorator that registers a class under ``name``; one without the methods it claims is refused.
 
@@ -191,6 +198,8 @@ class MethodRegistry(Registry[Callable[..., PostProcessor]]):
             score_kinds: Kinds of score it gives, the default first.
             per_class: Whether it has ``score``.
             one_pass: Whether it has ``best_of_settings`` and ``open_source``.
+            fine_tunes: Whether each of its settings is a network of its own.
+            recipes: Named changes of its parameters' defaults.
         """
 
         def add(value: type[T]) -> type[T]:
@@ -205,6 +214,8 @@ class MethodRegistry(Registry[Callable[..., PostProcessor]]):
                     score_kinds=score_kinds,
                     per_class=per_class,
                     one_pass=one_pass,
+                    fine_tunes=fine_tunes,
+                    recipes=recipes,
                 )
             )
             return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from oscbench.postprocessors.base import (
     require_score_kind,
     require_width,
 )
-from oscbench.registry import NoParams
 
 
 class _LogitScore:
@@ -30,8 +29,8 @@ class _LogitScore:
     name: ClassVar[str]
     notes: tuple[Note, ...] = ()
 
-    def __init__(self, params: NoParams | None = None, score_kind: ScoreKind | None = None) -> None:
-        self.params = params or NoParams()
+    def __init__(self, params: Any = None, score_kind: ScoreKind | None = None) -> None:
+        self.params = params
         self.score_kind: ScoreKind = require_score_kind(self.name, score_kind)
         self._n_outputs: int | None = None
 

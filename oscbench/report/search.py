@@ -41,6 +41,7 @@ def _search_report(search: Search) -> dict[str, Any]:
         "recipe": search.origin.recipe,
         "train": search.origin.train,
         "trials": len(table) - len(failed),
+        "stopped_early": int((table["status"] == "pruned").sum()),
         "failed": len(failed),
         "error": str(failed["error"].iloc[0]) if len(failed) else None,
         "total": search.total,

@@ -24,11 +24,11 @@ from oscbench.records import fingerprint
 from oscbench.resources import WorkerAsk
 from oscbench.stages.beton import Beton
 from oscbench.stages.given_network import given_network
-from oscbench.stages.network import Network
+from oscbench.stages.network import Network, TrainedHere
 from oscbench.stages.runner import Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.stage import Given, Room, Stage
-from oscbench.stages.training import Training, TrainingOptions, network_in_use
+from oscbench.stages.training import TrainingOptions, network_in_use
 from oscbench.stages.workspace import Workspace, open_workspace
 from oscbench.training.estimate import extraction_seconds
 from oscbench.training.extract import ExtractionJob, Rows, network_head
@@ -77,8 +77,8 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
     def of(cls, workspace: Workspace, network: Network[Any, Any], options: TrainingOptions) -> Features:
         """The features of a network: from the pixels it was trained from, unless another loader is asked for."""
         samples, wanted = network.samples, options.loader
-        if wanted == "auto" and isinstance(network, Training):
-            wanted = network.config.loader
+        if wanted == "auto" and isinstance(network, TrainedHere):
+            wanted = network.settings.loader
         beton = network.inputs.get("beton") or Beton.in_use(samples, workspace)
         inputs: dict[str, Stage[Any, Any]] = {"train": network, "samples": samples}
 
@@ -100,7 +100,7 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
     @property
     def alias(self) -> str:
         """See ``Stage.alias``."""
-        return f"{self.origin.training}/s{self.origin.seed or 0}/features"
+        return f"{self.network.place}/features"
 
     @property
     def origin(self) -> Origin:
@@ -143,6 +143,7 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
             checkpoint=self.network.weights.absolute(),
             network=view.network,
             n_outputs=self.network.n_outputs,
+            n_known=self.samples.protocol.n_known,
             what=self.network.what,
             split=images,
             crop=view.crop,

@@ -23,12 +23,21 @@ from oscbench.training.checkpoint import LAST, Checkpoint
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """What decides a given network: the bytes of its file, and what it is taken for."""
+    """What decides a given network: the bytes of its file, and what it is taken for.
+
+    Attributes:
+        sha256: Of the file.
+        loss: Loss it was trained with.
+        seed: Under which its results are shown.
+        view: Architecture, and how its images must look.
+        dummies: Placeholders of a PROSER network; 0 of others.
+    """
 
     sha256: str
     loss: str
     seed: int
     view: NetworkView
+    dummies: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,11 @@ class GivenNetwork(Network[CheckpointConfig, CheckpointResult]):
     def view(self) -> NetworkView:
         """See ``Network.view``."""
         return self.config.view
+
+    @property
+    def dummies(self) -> int:
+        """See ``Network.dummies``."""
+        return self.config.dummies
 
     def describe(self) -> str:
         """See ``Stage.describe``."""
@@ -123,7 +137,7 @@ def given_network(
     )
     made = GivenNetwork(
         room=workspace.room,
-        config=CheckpointConfig(sha256=sha256_file(file), loss=loss, seed=seed, view=view),
+        config=CheckpointConfig(sha256=sha256_file(file), loss=loss, seed=seed, view=view, dummies=found.dummies),
         inputs={"samples": samples},
         samples=samples,
         demo=workspace.demo is not None,
@@ -139,7 +153,7 @@ def given_network(
 
 
 def kept_network(workspace: Workspace, samples: Samples, folder: Path) -> GivenNetwork | None:
-    """The network that was kept in a folder, as these samples would; ``None`` where that is another stage."""
+    """The network that was kept in a folder, as these samples would keep it; ``None`` where that is another stage."""
     if not folder.name.startswith(f"{GivenNetwork.name}-"):
         return None
     config = Request.read(folder, GivenNetwork.name, CheckpointConfig).config

@@ -1,16 +1,34 @@
-"""Networks: whatever comes after does not care whether one was trained here or given as a file."""
+"""Networks: whatever comes after does not care whether one was trained here, fine-tuned, or given as a file."""
 
 from __future__ import annotations
 
+import logging
+import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from oscbench.errors import UsageError
+from oscbench.labels import SPLITS
 from oscbench.losses import LOSSES
 from oscbench.origin import Origin
+from oscbench.progress import duration
+from oscbench.records import sha256_file
+from oscbench.resources import WorkerAsk, WorkerShare
+from oscbench.stages.beton import Beton
+from oscbench.stages.runner import Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.stage import Stage
+from oscbench.training.checkpoint import BEST, LAST
+from oscbench.training.epoch_metrics import EpochLog, EpochRow, selection_score
+from oscbench.training.estimate import forward_flops, training_seconds
+from oscbench.training.job import LossTask, Task, TrainingJob
+from oscbench.training.recipes import TrainConfig
+from oscbench.training.run import EPOCHS, read_epochs
+
+logger = logging.getLogger(__name__)
 
 
 class NetworkConfig(Protocol):
@@ -73,8 +91,13 @@ class Network(Stage[C, R]):
         )
 
     @property
+    def dummies(self) -> int:
+        """B, the placeholders of a fine-tuned network; 0 of others."""
+        return 0
+
+    @property
     def n_outputs(self) -> int:
-        """C, the width of the logits."""
+        """C, the width of the logits without placeholders."""
         return LOSSES.get(self.config.loss).n_outputs(self.samples.protocol.n_known)
 
     @property
@@ -83,9 +106,14 @@ class Network(Stage[C, R]):
         return f"protocol {self.samples.protocol.slug} with loss {self.config.loss}"
 
     @property
+    def place(self) -> str:
+        """Under which readable name everything lies that is made from this network."""
+        return f"{self.config.loss}/s{self.config.seed}"
+
+    @property
     def alias(self) -> str:
         """One name for trained and given networks: the newest of either is in use."""
-        return f"{self.config.loss}/s{self.config.seed}/train"
+        return f"{self.place}/train"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +124,169 @@ class NetworkView:
     crop: int
     stored_side: int
     normalise: bool = False
+
+
+# --- trained here --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """How a training went.
+
+    Attributes:
+        epochs: How many were run.
+        last: Figures of the last epoch by column of ``epochs.csv``; ``None`` where there is no number.
+        best: Those of the epoch with the best gamma.
+        weights: SHA-256 of the checkpoint that later stages use.
+        share: CPUs and GPUs of each worker.
+    """
+
+    epochs: int
+    last: dict[str, float | None]
+    best: dict[str, float | None]
+    weights: str
+    share: WorkerShare
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedHere(Network[C, TrainingResult]):
+    """``last.pth``, ``best.pth`` and ``epochs.csv``; goes on after any interruption to the same weights.
+
+    Attributes:
+        ask: What each worker gets.
+        tensorboard: Also write TensorBoard files.
+        on_epoch: Told each finished epoch; by default a line in the log.
+    """
+
+    result_type = TrainingResult
+    resumes = spreads = True
+
+    ask: WorkerAsk = WorkerAsk()
+    tensorboard: bool = False
+    on_epoch: Callable[[EpochRow], None] = field(default_factory=EpochLog)
+
+    @property
+    @abstractmethod
+    def settings(self) -> TrainConfig:
+        """How it is trained."""
+
+    @property
+    def task(self) -> Task:
+        """What it learns."""
+        return LossTask()
+
+    @property
+    def start(self) -> Path | None:
+        """The checkpoint whose weights it begins with."""
+        return None
+
+    @property
+    def weights(self) -> Path:
+        """The checkpoint that the recipe selects."""
+        return self.folder / (BEST if self.settings.recipe.selection == "best" else LAST)
+
+    @property
+    def view(self) -> NetworkView:
+        """See ``Network.view``."""
+        settings = self.settings
+        return NetworkView(
+            network=settings.network,
+            crop=settings.crop,
+            stored_side=settings.stored_side,
+            normalise=settings.recipe.normalise,
+        )
+
+    def content(self, result: TrainingResult) -> str:
+        """The weights; times differ from run to run."""
+        return result.weights[:16]
+
+    def describe(self) -> str:
+        """See ``Stage.describe``."""
+        settings = self.settings
+        return (
+            f"{settings.network} for {self.what}, {settings.recipe.epochs} epochs of {self._n_train()} images on "
+            f"{settings.workers} worker{'s' if settings.workers > 1 else ''}"
+        )
+
+    @abstractmethod
+    def _n_train(self) -> int:
+        """Images of an epoch."""
+
+    def seconds(self, session: Session) -> float:
+        """By the operations of its network, for the epochs that are left."""
+        have, workers = session.resources(), self.settings.workers
+        share = WorkerShare(cpus=self.ask.cpus or max(1, have.cpus // workers), gpus=self.ask.gpus_of(have))
+        done = len(read_epochs(self.folder / EPOCHS)) / self.settings.recipe.epochs
+        return self.seconds_with(share) * (1 - min(done, 1.0))
+
+    def seconds_with(self, share: WorkerShare) -> float:
+        """About how long all of it takes."""
+        settings = self.settings
+        return training_seconds(
+            settings.network,
+            settings.crop,
+            epochs=settings.recipe.epochs,
+            n_train=self._n_train(),
+            n_val=self.samples.expected_counts()["val"].samples,
+            workers=settings.workers,
+            cpus=share.cpus,
+            gpus=share.gpus,
+        )
+
+    def check(self) -> None:
+        """Refuses a network that does not exist."""
+        forward_flops(self.settings.network, self.settings.crop)
+
+    def admit(self, session: Session) -> None:
+        """Refuses workers that cannot be had, and weights to begin with that do not fit."""
+        share = session.runner.training_share(self.settings.workers, self.ask)
+        if self.settings.sync_batchnorm and not share.gpus:
+            raise UsageError("--sync-batchnorm works on GPUs only; leave it out or set --gpus-per-worker")
+        if self.start is not None:
+            job = self._job(self.folder, share)
+            job.task.network(job)
+
+    def make(self, work: Path, session: Session) -> TrainingResult:
+        """Trains, or goes on."""
+        share = session.runner.training_share(self.settings.workers, self.ask)
+        logger.info("%s: %s of %s, about %s", self.name, self.describe(), share, duration(self.seconds_with(share)))
+        done = len(read_epochs(work / EPOCHS))
+        if done:
+            logger.info("%s: going on after epoch %d", self.name, done)
+        rows = session.runner.train(self._job(work, share), share, self.on_epoch)
+        return TrainingResult(
+            epochs=len(rows),
+            last=_without_nan(rows[-1]),
+            best=_without_nan(max(rows, key=selection_score)),
+            weights=sha256_file(self.weights),
+            share=share,
+        )
+
+    def how_far(self) -> str:
+        """See ``Stage.how_far``."""
+        done = len(read_epochs(self.folder / EPOCHS))
+        return f" after epoch {done}" if done else " before its first epoch was done"
+
+    def _job(self, work: Path, share: WorkerShare) -> TrainingJob:
+        beton = self.inputs.get("beton")
+        files = {split: beton.file(split) if isinstance(beton, Beton) else None for split in SPLITS}
+        return TrainingJob(
+            config=self.settings,
+            folder=work.absolute(),
+            train=self.samples.data_split("train", files["train"]),
+            val=self.samples.data_split("val", files["val"]),
+            n_known=self.samples.protocol.n_known,
+            what=self.what,
+            fingerprint=self.fingerprint,
+            samples=self.samples.fingerprint,
+            init=self.start.absolute() if self.start is not None else None,
+            task=self.task,
+            threads=share.cpus,
+            loader=self.settings.loader,
+            tensorboard=self.tensorboard,
+        )
+
+
+def _without_nan(row: EpochRow) -> dict[str, float | None]:
+    """The row for JSON, which has no NaN."""
+    return {name: None if math.isnan(value) else value for name, value in row.items()}

@@ -15,7 +15,7 @@ from oscbench.resources import Resources, WorkerAsk, WorkerShare
 if TYPE_CHECKING:
     from oscbench.training.epoch_metrics import EpochRow
     from oscbench.training.extract import ExtractionJob, Rows
-    from oscbench.training.run import TrainingJob
+    from oscbench.training.job import TrainingJob
     from oscbench.tuning.evaluator import AnyEvaluator, Watcher
     from oscbench.tuning.search import SearchRun
 
@@ -34,6 +34,10 @@ class SearchOptions:
     max_concurrent: int | None = None
     time_budget: float | None = None
     tensorboard: bool = False
+
+
+OpenRunner = Callable[[], contextlib.AbstractContextManager["Runner"]]
+"""Enters an executor."""
 
 
 class Runner(Protocol):
@@ -57,6 +61,10 @@ class Runner(Protocol):
 
     def search(self, run: SearchRun, evaluator: AnyEvaluator, options: SearchOptions, watcher: Watcher) -> None:
         """Evaluates every setting of the search that is not finished."""
+        ...
+
+    def within_trials(self, workers: int) -> OpenRunner:
+        """Who trains with so many workers from within a trial of ``search``; travels there by pickle."""
         ...
 
 
@@ -114,6 +122,15 @@ class LocalRunner:
             run, evaluator, together=options.max_concurrent, time_budget=options.time_budget, watcher=watcher
         )
 
+    def within_trials(self, workers: int) -> OpenRunner:
+        """This process: it runs the trials too."""
+        return in_process
+
+
+def in_process() -> contextlib.AbstractContextManager[Runner]:
+    """Enters the executor that is the process itself."""
+    return contextlib.nullcontext(LocalRunner())
+
 
 class Session:
     """One command's executor, entered when a stage first needs it and left once, at the end.
@@ -125,9 +142,7 @@ class Session:
 
     def __init__(
         self,
-        open_runner: Callable[[], contextlib.AbstractContextManager[Runner]] = lambda: contextlib.nullcontext(
-            LocalRunner()
-        ),
+        open_runner: OpenRunner = in_process,
         *,
         remote: bool = False,
     ) -> None:

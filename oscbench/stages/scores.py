@@ -10,14 +10,17 @@ from typing import Any
 
 from oscbench.errors import OscbenchError
 from oscbench.metrics import CcrRule
+from oscbench.origin import Origin
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
 from oscbench.scores import ScoreSet
 from oscbench.scoring import fit_and_score
-from oscbench.stages.features import AnyFeatures, OwnFeatures
+from oscbench.stages.features import AnyFeatures, Features, OwnFeatures
+from oscbench.stages.fine_tuning import fine_tuned
 from oscbench.stages.runner import Session
 from oscbench.stages.search import FinishedSearch, SearchView, Tune
-from oscbench.stages.stage import Stage
+from oscbench.stages.stage import Stage, ensure
+from oscbench.stages.training import TrainingOptions
 from oscbench.tuning.space import load_space
 
 
@@ -49,18 +52,23 @@ class ScoresResult:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scores(Stage[ScoresConfig, ScoresResult]):
-    """Score sets ``val/`` and, where the features have one, ``test/``."""
+    """Score sets ``val/`` and, where the features have one, ``test/``.
+
+    Attributes:
+        features: What is scored, or the features of the network whose best fine-tuning is.
+        origin: What tables say about the scores.
+    """
 
     name = "scores"
     config_type, result_type = ScoresConfig, ScoresResult
 
     features: AnyFeatures
+    origin: Origin
 
     @property
     def alias(self) -> str:
         """See ``Stage.alias``."""
-        origin = self.features.origin
-        return f"{origin.training}/s{origin.seed or 0}/{self.config.algorithm}/scores"
+        return f"{self.origin.training}/s{self.origin.seed or 0}/{self.config.algorithm}/scores"
 
     def describe(self) -> str:
         """See ``Stage.describe``."""
@@ -72,7 +80,7 @@ class Scores(Stage[ScoresConfig, ScoresResult]):
 
     def make(self, work: Path, session: Session) -> ScoresResult:
         """Fits on the training features and scores the others."""
-        params, kind = self.config.params, self.config.score_kind
+        params, kind, features = self.config.params, self.config.score_kind, self.features
         if params is None:
             search = self.inputs["tune"]
             assert isinstance(search, Tune | FinishedSearch)
@@ -82,8 +90,11 @@ class Scores(Stage[ScoresConfig, ScoresResult]):
                     "there is no best setting yet; run the same command again"
                 )
             params, kind = search.result.params, kind or search.config.score_kind
+            if search.config.workers:
+                features = fine_tuned(features, params, search.config.workers)
+                ensure([features], session, yes=True)  # its trial has made it; names now point at it
         splits = fit_and_score(
-            self.features.load().by_name(), self.config.algorithm, params, score_kind=kind, origin=self.features.origin
+            features.load().by_name(), self.config.algorithm, params, score_kind=kind, origin=self.origin
         )
         for split, scores in splits.items():
             scores.save(work / split)
@@ -102,12 +113,30 @@ def has_hyperparameters(algorithm: str) -> bool:
 
 
 def scores_with(
-    features: AnyFeatures, algorithm: str, params: Mapping[str, Any], score_kind: ScoreKind | None = None
+    features: AnyFeatures,
+    algorithm: str,
+    params: Mapping[str, Any],
+    score_kind: ScoreKind | None = None,
+    *,
+    training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
 ) -> Scores:
     """Scores with a given setting."""
     kind = usable_score_kind(algorithm, score_kind) if score_kind is not None else None
     config = ScoresConfig(algorithm=algorithm, params=dict(params), score_kind=kind, test=_test_rows(features))
-    return Scores(room=features.room, config=config, inputs={"features": features}, features=features)
+    scored = (
+        fine_tuned(features, params, training.workers, training.ask)
+        if _is_to_be_tuned(features, algorithm)
+        else features
+    )
+    return Scores(
+        room=features.room, config=config, inputs={"features": scored}, features=scored, origin=features.origin
+    )
+
+
+def _is_to_be_tuned(features: AnyFeatures, algorithm: str) -> bool:
+    """Whether the features are not yet those of a fine-tuned network, as the algorithm takes them."""
+    fine_tunes = POSTPROCESSORS.info(algorithm).fine_tunes
+    return fine_tunes and isinstance(features, Features) and features.network.dummies == 0
 
 
 def scores_of_best(
@@ -117,10 +146,13 @@ def scores_of_best(
     *,
     rule: CcrRule = "inclusive",
     score_kind: ScoreKind | None = None,
+    training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
 ) -> Scores:
     """Scores with the best setting found for these features: by any finished search, else by the grid to be run."""
     if not has_hyperparameters(algorithm):
         return scores_with(features, algorithm, {}, score_kind)
+    if POSTPROCESSORS.info(algorithm).fine_tunes and not _is_to_be_tuned(features, algorithm):
+        return scores_with(features, algorithm, {}, score_kind)  # of a network that was fine-tuned elsewhere
     kind = usable_score_kind(algorithm, score_kind) if score_kind is not None else None
     search = best_search(features, algorithm, rule=rule, score_kind=kind)
     tune: Tune | FinishedSearch
@@ -128,10 +160,12 @@ def scores_of_best(
         tune = search
     else:
         space = load_space(algorithm, POSTPROCESSORS.info(algorithm).params)
-        tune = Tune.of(features, algorithm, space, view, rule=rule, score_kind=kind)
+        tune = Tune.of(features, algorithm, space, view, rule=rule, score_kind=kind, training=training)
     config = ScoresConfig(algorithm=algorithm, params=None, score_kind=kind, test=_test_rows(features))
-    inputs: dict[str, Stage[Any, Any]] = {"features": features, "tune": tune}
-    return Scores(room=features.room, config=config, inputs=inputs, features=features)
+    inputs: dict[str, Stage[Any, Any]] = {"tune": tune}
+    if not tune.config.workers:
+        inputs["features"] = features
+    return Scores(room=features.room, config=config, inputs=inputs, features=features, origin=features.origin)
 
 
 def _test_rows(features: AnyFeatures) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from oscbench.artifacts import Meta, is_complete
 from oscbench.errors import StoppedError, UsageError
@@ -13,14 +17,17 @@ from oscbench.metrics import CcrRule
 from oscbench.origin import Origin
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
-from oscbench.stages.features import AnyFeatures
+from oscbench.resources import WorkerAsk
+from oscbench.stages.features import AnyFeatures, Features
+from oscbench.stages.fine_tuning import FineTuningTrials, check_base, fine_tuning_seconds, trial_share, trials_at_once
 from oscbench.stages.runner import SearchOptions, Session
 from oscbench.stages.stage import Given, Stage
+from oscbench.stages.training import TrainingOptions
 from oscbench.tuning.evaluator import AnyEvaluator, SharedFeatures, Watcher, check_validation
 from oscbench.tuning.proposals import GENERATION
 from oscbench.tuning.search import DEFAULT_TRIALS, Search, SearchKind, SearchRun, trial_count
 from oscbench.tuning.space import SearchSpace
-from oscbench.tuning.trials import read_trials
+from oscbench.tuning.trials import FINISHED, read_trials
 
 START_SECONDS, TRIAL_SECONDS = 12.0, 0.06
 """What a search costs beside the evaluation itself: Ray's start with its first trials, and each trial (measured)."""
@@ -38,6 +45,7 @@ class SearchConfig:
         score_kind: Score the curve is made of.
         seed: Of the search; that of the training.
         generation: Settings that an Optuna search proposes from one state of knowledge; 0 for others.
+        workers: Processes that train a trial together, each with batches of its own; 0 where trials train nothing.
     """
 
     algorithm: str
@@ -47,6 +55,7 @@ class SearchConfig:
     score_kind: ScoreKind
     seed: int
     generation: int = 0
+    workers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +95,8 @@ class Tune(Stage[SearchConfig, SearchResult]):
         trials: How many settings a budgeted search tries; a grid is always tried whole.
         options: How it is run.
         memory: Bytes that distances and fits may take in each process; ``None``: no limit.
+        ask: What each worker of a trial that trains gets.
+        share_trunk: Whether the fine-tunings of a grid that differ in their dummies alone are trained side by side.
         view: Who is told what happens.
     """
 
@@ -98,6 +109,8 @@ class Tune(Stage[SearchConfig, SearchResult]):
     trials: int = DEFAULT_TRIALS
     options: SearchOptions = SearchOptions()
     memory: int | None = None
+    ask: WorkerAsk = WorkerAsk()
+    share_trunk: bool = False
     view: SearchView
 
     @classmethod
@@ -114,6 +127,8 @@ class Tune(Stage[SearchConfig, SearchResult]):
         score_kind: ScoreKind | None = None,
         options: SearchOptions = SearchOptions(),  # noqa: B008 - frozen
         memory: int | None = None,
+        training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
+        share_trunk: bool = False,
     ) -> Tune:
         """The search of an algorithm on some features.
 
@@ -128,26 +143,32 @@ class Tune(Stage[SearchConfig, SearchResult]):
             score_kind: Score the curve is made of; default: the method's first. One with a single kind answers in that.
             options: How it is run.
             memory: Bytes that distances and fits may take.
+            training: How trials that train are run.
+            share_trunk: Whether fine-tunings that differ in their dummies alone are trained side by side.
         """
+        method = POSTPROCESSORS.info(algorithm)
         generation = max(GENERATION, options.max_concurrent or 0) if search == "optuna" else 0
         config = SearchConfig(
             algorithm=algorithm,
             search=search,
             space=space.described(search),
             ccr_rule=rule,
-            score_kind=usable_score_kind(algorithm, score_kind or POSTPROCESSORS.info(algorithm).score_kinds[0]),
+            score_kind=usable_score_kind(algorithm, score_kind or method.score_kinds[0]),
             seed=features.origin.seed or 0,
             generation=generation,
+            workers=training.workers if method.fine_tunes else 0,
         )
         return cls(
             room=features.room,
             config=config,
-            inputs={"features": features},
+            inputs=tried_on(features, algorithm),
             features=features,
             space=space,
             trials=trials or DEFAULT_TRIALS,
             options=options,
             memory=memory,
+            ask=training.ask,
+            share_trunk=share_trunk,
             view=view,
         )
 
@@ -176,33 +197,51 @@ class Tune(Stage[SearchConfig, SearchResult]):
                 f"--memory bounds distances that the settings of a method share, and {self.config.algorithm} keeps "
                 "none; leave it out"
             )
-        if self.features.state() in ("done", "given"):
-            check_validation(self.features.load().val, str(self.features.folder / "val"))
+        if self.fine_tuned is not None:
+            check_base(self.fine_tuned)
+        elif self.features.state() in ("done", "given"):
+            check_validation(self.features.load().val.labels, str(self.features.folder / "val"))
+
+    @property
+    def fine_tuned(self) -> Features | None:
+        """The features of the network that each trial fine-tunes; ``None`` where trials share those features."""
+        return self.features if self.config.workers and isinstance(self.features, Features) else None
 
     def finished_before(self) -> int:
         """How many trials an earlier, perhaps killed, run of the same search has finished."""
         path = self.folder / "trials.csv"
-        return int((read_trials(path)["status"] == "done").sum()) if path.exists() else 0
+        return int(read_trials(path)["status"].isin(FINISHED).sum()) if path.exists() else 0
 
     def is_whole(self, meta: Meta[SearchConfig, SearchResult]) -> bool:
         """Whether there are as many trials as are asked for now."""
         return meta.result.trials >= self.total
 
     def seconds(self, session: Session) -> float:
-        """Of Ray and its trials alone; evaluating small features takes seconds, large ones a minute or two."""
-        return START_SECONDS + TRIAL_SECONDS * (self.total - self.finished_before())
+        """Of Ray and its trials alone; evaluating small features takes seconds, large ones a minute or two.
+
+        Where trials train, of their trainings.
+        """
+        left = self.total - self.finished_before()
+        if self.fine_tuned is None:
+            return START_SECONDS + TRIAL_SECONDS * left
+        have = session.resources()
+        share = trial_share(have, left, self.config.workers, self.ask)
+        rounds = math.ceil(left / max(1, trials_at_once(have, self.config.workers, share)))
+        return START_SECONDS + rounds * fine_tuning_seconds(self.fine_tuned, share, self.config.workers)
 
     def search(self) -> Search:
-        """The search itself, with its features loaded."""
-        splits = self.features.load()
+        """The search itself."""
+        if self.fine_tuned is not None:
+            labels = np.asarray(self.fine_tuned.samples.table("val").labels)
+        else:
+            labels = self.features.load().val.labels
         return Search(
             origin=self.features.origin,
             folder=self.folder,
             fingerprint=self.fingerprint,
             features=self.features.fingerprint,
             algorithm=self.config.algorithm,
-            train=splits.train,
-            validation=splits.val,
+            validation_labels=labels,
             space=self.space,
             kind=self.config.search,
             trials=self.trials,
@@ -218,7 +257,7 @@ class Tune(Stage[SearchConfig, SearchResult]):
         with SearchRun(search) as run:
             self.view.begin(run)
             try:
-                session.runner.search(run, self._evaluator(search), self.options, self.view)
+                session.runner.search(run, self._evaluator(search, session), self.options, self.view)
             except KeyboardInterrupt:
                 kept = f"{run.done} of {search.total} trials are kept"
                 raise StoppedError(f"interrupted, {kept}; run the same command with --resume to go on") from None
@@ -230,9 +269,38 @@ class Tune(Stage[SearchConfig, SearchResult]):
             return None
         return SearchResult(trials=done, params=best.params, sum=best.sum)
 
-    def _evaluator(self, search: Search) -> AnyEvaluator:
-        """All settings share the distances of these features, so that those that wait are evaluated together."""
-        return SharedFeatures.of(search, memory=self.memory)
+    def _evaluator(self, search: Search, session: Session) -> AnyEvaluator:
+        """All settings share the distances of these features, so that those that wait are evaluated together.
+
+        Unless each is a network of its own.
+        """
+        if self.fine_tuned is None:
+            splits = self.features.load()
+            return SharedFeatures.of(search, splits.train, splits.val, memory=self.memory)
+        workers, left = self.config.workers, search.total - self.finished_before()
+        share = trial_share(session.runner.resources(), left, workers, self.ask)
+        return FineTuningTrials(
+            features=self.fine_tuned,
+            workers=workers,
+            share=session.runner.training_share(workers, WorkerAsk(cpus=share.cpus, gpus=share.gpus)),
+            rule=self.config.ccr_rule,
+            score_kind=self.config.score_kind,
+            open_runner=session.runner.within_trials(workers),
+            together=tuple(int(b) for b in self.space.grid["dummies"]) if self.share_trunk else (),
+            longest=None if search.is_exhaustive else max(int(s["epochs"]) for s in search.expected_settings()),
+        )
+
+
+def tried_on(features: AnyFeatures, algorithm: str) -> Mapping[str, Stage[Any, Any]]:
+    """What the settings of an algorithm are tried on: some features, or the network behind them."""
+    if not POSTPROCESSORS.info(algorithm).fine_tunes:
+        return {"features": features}
+    if not isinstance(features, Features):
+        raise UsageError(
+            f"{algorithm} fine-tunes a network, and --features {features.folder} has none; give --protocol, and "
+            "--checkpoint for a network of your own"
+        )
+    return features.inputs
 
 
 def search_alias(origin: Origin, algorithm: str) -> str:
@@ -253,7 +321,7 @@ class FinishedSearch(Given[SearchConfig, SearchResult]):
         if not is_complete(folder):
             return None
         meta = Meta.read(folder, cls.name, SearchConfig, SearchResult)
-        found = cls(room=features.room, config=meta.config, inputs={"features": features})
+        found = cls(room=features.room, config=meta.config, inputs=tried_on(features, meta.config.algorithm))
         return found if found.folder == folder and found._made_from(meta.inputs) else None
 
     def describe(self) -> str:

@@ -262,12 +262,13 @@ class Stage(ABC, Generic[C, R]):
     def _lock(self) -> contextlib.AbstractContextManager[None]:
         return exclusive_lock(self.room.root / f".{self.folder.name}.lock", f"{self.name} in {self.folder}")
 
-    def run(self, session: Session, *, anew: bool = False) -> None:
+    def run(self, session: Session, *, anew: bool = False, in_use: bool = True) -> None:
         """Makes the stage, locked, whole or not at all, and records it.
 
         Args:
             session: Who computes.
             anew: Sets aside what is there and begins again, so that nothing expensive is lost.
+            in_use: Whether its readable name points at it from the beginning, so that it can be watched and taken up.
         """
         with self._lock():
             if self.state() == "done" and not anew:  # somebody else was faster
@@ -280,7 +281,7 @@ class Stage(ABC, Generic[C, R]):
                 role: Input(fingerprint=stage.fingerprint, content=stage.content_now())
                 for role, stage in self.inputs.items()
             }
-            with self._workplace(inputs) as work:
+            with self._workplace(inputs, in_use) as work:
                 result = self.make(work, session)
                 if result is None:  # to be taken up again
                     return
@@ -296,7 +297,7 @@ class Stage(ABC, Generic[C, R]):
             self.room.store.publish(self.path)
 
     @contextlib.contextmanager
-    def _workplace(self, inputs: dict[str, Input]) -> Iterator[Path]:
+    def _workplace(self, inputs: dict[str, Input], in_use: bool) -> Iterator[Path]:
         """Where to work: a new folder that replaces the old one in the end, or the stage's own, readable from now."""
         request = Request(
             schema=SCHEMA, stage=self.name, fingerprint=self.fingerprint, inputs=inputs, config=self.config
@@ -310,7 +311,8 @@ class Stage(ABC, Generic[C, R]):
             self._set_aside()
         self.folder.mkdir(parents=True, exist_ok=True)
         request.write(self.folder)
-        self.room.point(self.alias, self.folder)
+        if in_use:
+            self.room.point(self.alias, self.folder)
         yield self.folder
 
 
@@ -366,7 +368,14 @@ def plan(wanted: Sequence[Stage[Any, Any]], session: Session, *, anew: bool = Fa
     return steps
 
 
-def ensure(wanted: Sequence[Stage[Any, Any]], session: Session, *, yes: bool = False, anew: bool = False) -> None:
+def ensure(
+    wanted: Sequence[Stage[Any, Any]],
+    session: Session,
+    *,
+    yes: bool = False,
+    anew: bool = False,
+    in_use: bool = True,
+) -> None:
     """Makes what is missing of the stages and of all they need, inputs first; what is complete is re-used.
 
     Args:
@@ -374,6 +383,7 @@ def ensure(wanted: Sequence[Stage[Any, Any]], session: Session, *, yes: bool = F
         session: Who computes.
         yes: Whether a stage that was not asked for by name may take long.
         anew: Whether the stages asked for are begun again, whatever there is of them.
+        in_use: Whether their readable names are to point at them; not for one of many that are only tried.
     """
     asked = {stage.path for stage in wanted}
     todo = _needed(wanted, anew)
@@ -385,7 +395,7 @@ def ensure(wanted: Sequence[Stage[Any, Any]], session: Session, *, yes: bool = F
         going_on = stage.state() == "resumable"
         logger.info("%s: %s %s", stage.name, "going on with" if going_on else "making", stage.folder)
         try:
-            stage.run(session, anew=anew and stage.path in asked)
+            stage.run(session, anew=anew and stage.path in asked, in_use=in_use)
         except KeyboardInterrupt:
             logger.info("%s: stopped%s; run the same command again to go on", stage.name, stage.how_far())
             raise
@@ -395,7 +405,8 @@ def ensure(wanted: Sequence[Stage[Any, Any]], session: Session, *, yes: bool = F
     for stage in _in_order(wanted):
         if isinstance(stage, Given) or not stage.folder.exists():
             continue
-        stage.room.point(stage.alias, stage.folder)
+        if in_use:
+            stage.room.point(stage.alias, stage.folder)
         if id(stage) not in made and is_complete(stage.folder):
             logger.info("%s: re-using %s", stage.name, stage.folder)
             for line in stage.notices():

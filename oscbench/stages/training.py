@@ -1,194 +1,69 @@
-"""Trainings: networks trained here, and which network is in use."""
+"""Trainings: networks trained here from their beginning, and which of them is in use."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from oscbench.artifacts import Request, is_begun, is_complete
 from oscbench.data.loading import Backend, Wanted, decide_loader
 from oscbench.errors import UsageError
-from oscbench.labels import SPLITS
 from oscbench.losses import LOSSES
-from oscbench.progress import duration
 from oscbench.records import sha256_file
-from oscbench.resources import WorkerAsk, WorkerShare
+from oscbench.resources import WorkerAsk
 from oscbench.stages.beton import Beton
 from oscbench.stages.given_network import kept_network
-from oscbench.stages.network import Network, NetworkView
-from oscbench.stages.runner import Session
+from oscbench.stages.network import Network, TrainedHere
 from oscbench.stages.samples import Samples
 from oscbench.stages.stage import Stage
 from oscbench.stages.workspace import Workspace
-from oscbench.training.checkpoint import BEST, LAST
-from oscbench.training.epoch_metrics import EpochLog, EpochRow, selection_score
-from oscbench.training.estimate import forward_flops, training_seconds
+from oscbench.training.checkpoint import LAST
+from oscbench.training.epoch_metrics import EpochLog, EpochRow
 from oscbench.training.recipes import TrainConfig, recipe_by_name, recipe_name
-from oscbench.training.run import EPOCHS, TrainingJob, initial_network, read_epochs
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
-    """How a training went.
-
-    Attributes:
-        epochs: How many were run.
-        last: Figures of the last epoch by column of ``epochs.csv``; ``None`` where there is no number.
-        best: Those of the epoch with the best gamma.
-        weights: SHA-256 of the checkpoint that later stages use.
-        share: CPUs and GPUs of each worker.
-    """
-
-    epochs: int
-    last: dict[str, float | None]
-    best: dict[str, float | None]
-    weights: str
-    share: WorkerShare
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Training(Network[TrainConfig, TrainingResult]):
-    """``last.pth``, ``best.pth`` and ``epochs.csv``; goes on after any interruption to the same weights.
+class Training(TrainedHere[TrainConfig]):
+    """A network trained from its beginning.
 
     Attributes:
         init: Checkpoint to start from; its SHA-256 is in the config.
-        ask: What each worker gets.
-        tensorboard: Also write TensorBoard files.
-        on_epoch: Told each finished epoch; by default a line in the log.
     """
 
     name = "train"
-    config_type, result_type = TrainConfig, TrainingResult
-    resumes = spreads = True
+    config_type = TrainConfig
 
     init: Path | None = None
-    ask: WorkerAsk = WorkerAsk()
-    tensorboard: bool = False
-    on_epoch: Callable[[EpochRow], None] = field(default_factory=EpochLog)
 
     @property
-    def weights(self) -> Path:
-        """The checkpoint that the recipe selects."""
-        return self.folder / (BEST if self.config.recipe.selection == "best" else LAST)
+    def settings(self) -> TrainConfig:
+        """See ``TrainedHere.settings``."""
+        return self.config
+
+    @property
+    def start(self) -> Path | None:
+        """See ``TrainedHere.start``."""
+        return self.init
 
     @property
     def recipe(self) -> str:
         """See ``Network.recipe``."""
         return recipe_name(self.config.recipe)
 
-    @property
-    def view(self) -> NetworkView:
-        """See ``Network.view``."""
-        config = self.config
-        return NetworkView(
-            network=config.network,
-            crop=config.crop,
-            stored_side=config.stored_side,
-            normalise=config.recipe.normalise,
-        )
-
-    def content(self, result: TrainingResult) -> str:
-        """The weights; times differ from run to run."""
-        return result.weights[:16]
-
-    def describe(self) -> str:
-        """See ``Stage.describe``."""
-        config = self.config
-        return (
-            f"{config.network} for {self.what}, {config.recipe.epochs} epochs of {self._n_train()} images on "
-            f"{config.workers} worker{'s' if config.workers > 1 else ''}"
-        )
-
     def _n_train(self) -> int:
         counts = self.samples.expected_counts()["train"]
         return counts.known + (counts.negative if LOSSES.get(self.config.loss).uses_negatives else 0)
 
-    def seconds(self, session: Session) -> float:
-        """By the operations of its network, for the epochs that are left."""
-        have, workers = session.resources(), self.config.workers
-        share = WorkerShare(cpus=self.ask.cpus or max(1, have.cpus // workers), gpus=self.ask.gpus_of(have))
-        done = len(read_epochs(self.folder / EPOCHS)) / self.config.recipe.epochs
-        return self._seconds(share) * (1 - min(done, 1.0))
-
-    def _seconds(self, share: WorkerShare) -> float:
-        config = self.config
-        return training_seconds(
-            config.network,
-            config.crop,
-            epochs=config.recipe.epochs,
-            n_train=self._n_train(),
-            n_val=self.samples.expected_counts()["val"].samples,
-            workers=config.workers,
-            cpus=share.cpus,
-            gpus=share.gpus,
-        )
-
     def check(self) -> None:
         """Refuses a network that does not exist, and a start from a checkpoint that is not at hand."""
-        forward_flops(self.config.network, self.config.crop)
+        super().check()
         if self.config.init is not None and self.init is None and not (self.folder / LAST).exists():
             raise UsageError(
                 f"the training {self.folder} starts from a checkpoint; run `oscbench train` with its --init FILE"
             )
-
-    def admit(self, session: Session) -> None:
-        """Refuses workers that cannot be had."""
-        share = session.runner.training_share(self.config.workers, self.ask)
-        if self.config.sync_batchnorm and not share.gpus:
-            raise UsageError("--sync-batchnorm works on GPUs only; leave it out or set --gpus-per-worker")
-        if self.init is not None:
-            initial_network(self._job(self.folder, share))
-
-    def make(self, work: Path, session: Session) -> TrainingResult:
-        """Trains, or goes on."""
-        share = session.runner.training_share(self.config.workers, self.ask)
-        logger.info("train: %s of %s, about %s", self.describe(), share, duration(self._seconds(share)))
-        done = len(read_epochs(work / EPOCHS))
-        if done:
-            logger.info("train: going on after epoch %d", done)
-        rows = session.runner.train(self._job(work, share), share, self.on_epoch)
-        return TrainingResult(
-            epochs=len(rows),
-            last=_without_nan(rows[-1]),
-            best=_without_nan(max(rows, key=selection_score)),
-            weights=sha256_file(self.weights),
-            share=share,
-        )
-
-    def how_far(self) -> str:
-        """See ``Stage.how_far``."""
-        done = len(read_epochs(self.folder / EPOCHS))
-        return f" after epoch {done}" if done else " before its first epoch was done"
-
-    def _job(self, work: Path, share: WorkerShare) -> TrainingJob:
-        beton = self.inputs.get("beton")
-        files = {split: beton.file(split) if isinstance(beton, Beton) else None for split in SPLITS}
-        return TrainingJob(
-            config=self.config,
-            folder=work.absolute(),
-            train=self.samples.data_split("train", files["train"]),
-            val=self.samples.data_split("val", files["val"]),
-            n_known=self.samples.protocol.n_known,
-            what=self.what,
-            fingerprint=self.fingerprint,
-            samples=self.samples.fingerprint,
-            init=self.init.absolute() if self.init is not None else None,
-            threads=share.cpus,
-            loader=self.config.loader,
-            tensorboard=self.tensorboard,
-        )
-
-
-def _without_nan(row: EpochRow) -> dict[str, float | None]:
-    """The row for JSON, which has no NaN."""
-    return {name: None if math.isnan(value) else value for name, value in row.items()}
 
 
 # --- which training ------------------------------------------------------------------------------------------------

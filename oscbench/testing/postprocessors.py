@@ -15,6 +15,7 @@ import dataclasses
 import pickle
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, get_args, get_type_hints
 
 import numpy as np
@@ -85,9 +86,30 @@ def make_features(seed: int, per_class: int = 30) -> FeatureSet:
     )
 
 
-TRAIN, VALIDATION = make_features(0), make_features(1, per_class=20)
-QUERIES = VALIDATION.inputs()
 _ARRAYS = ("embedding", "logits", "pooled")
+
+
+def _of(name: str, features: FeatureSet) -> FeatureSet:
+    """As the method takes them: a network that was fine-tuned for it has an output more, the one of "unknown"."""
+    if not POSTPROCESSORS.info(name).fine_tunes:
+        return features
+    assert features.logits is not None
+    unknown = np.full((len(features), 1), 4.0)
+    return dataclasses.replace(features, logits=np.hstack([features.logits, unknown]), head=None)
+
+
+@cache
+def _train(name: str) -> FeatureSet:
+    return _of(name, make_features(0))
+
+
+@cache
+def _validation(name: str) -> FeatureSet:
+    return _of(name, make_features(1, per_class=20))
+
+
+def _queries(name: str) -> Inputs:
+    return _validation(name).inputs()
 
 
 def _changed(inputs: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
@@ -110,8 +132,9 @@ def _answer(name: str, method: Any, inputs: Inputs) -> NDArray[np.float64]:
     return np.column_stack(method.predict(inputs))
 
 
-def _fitted_answer(name: str, kind: ScoreKind, train: FeatureSet = TRAIN, inputs: Inputs = QUERIES) -> Any:
-    return _answer(name, _made(name, kind).fit(train), inputs)
+def _fitted_answer(name: str, kind: ScoreKind, train: FeatureSet | None = None, inputs: Inputs | None = None) -> Any:
+    method = _made(name, kind).fit(_train(name) if train is None else train)
+    return _answer(name, method, _queries(name) if inputs is None else inputs)
 
 
 def _tolerance(kind: ScoreKind) -> dict[str, Any]:
@@ -154,17 +177,19 @@ def _check_once(function: Callable[[str, ScoreKind], None]) -> Callable[[str, Sc
 @_check
 def _predictions_have_the_agreed_form(name: str, kind: ScoreKind) -> None:
     method = _made(name, kind)
-    _demand(method.fit(TRAIN) is method, "fit does not return the method itself")
+    _demand(method.fit(_train(name)) is method, "fit does not return the method itself")
     _demand(method.score_kind == kind, f"score_kind is {method.score_kind!r} after asking for {kind!r}")
     _demand(
         isinstance(method.notes, tuple) and all(isinstance(note, Note) for note in method.notes),
         f"notes is no tuple of Note: {method.notes!r}",
     )
-    found = method.predict(QUERIES)
+    found = method.predict(_queries(name))
     _demand(isinstance(found, Predictions), f"predict gives a {type(found).__name__}, not Predictions")
     for what, array, dtype in (("label", found.label, np.int32), ("score", found.score, np.float64)):
         form = f"{array.dtype} {array.shape}"
-        _demand(array.shape == (len(QUERIES),) and array.dtype == dtype, f"{what} is {form}, expected {dtype} (N,)")
+        _demand(
+            array.shape == (len(_queries(name)),) and array.dtype == dtype, f"{what} is {form}, expected {dtype} (N,)"
+        )
     _demand(np.all((found.label >= 0) & (found.label < K)), "a predicted label is no known class")
     _demand(np.isfinite(found.score).all(), "a score is not finite")
     if kind == "probability":
@@ -174,10 +199,12 @@ def _predictions_have_the_agreed_form(name: str, kind: ScoreKind) -> None:
 @_check
 def _class_scores_decide_the_prediction(name: str, kind: ScoreKind) -> None:
     if POSTPROCESSORS.info(name).per_class:
-        method = _made(name, kind).fit(TRAIN)
-        scores, found = method.score(QUERIES), method.predict(QUERIES)
+        method = _made(name, kind).fit(_train(name))
+        scores, found = method.score(_queries(name)), method.predict(_queries(name))
         form = f"{scores.dtype} {scores.shape}"
-        _demand(scores.shape == (len(QUERIES), K) and scores.dtype == np.float64, f"score is {form}, expected (N, K)")
+        _demand(
+            scores.shape == (len(_queries(name)), K) and scores.dtype == np.float64, f"score is {form}, expected (N, K)"
+        )
         _demand(np.isfinite(scores).all(), "a score is not finite")
         np.testing.assert_array_equal(found.label, scores.argmax(axis=1), "predict is not the argmax of score")
         np.testing.assert_array_equal(found.score, scores.max(axis=1), "predict does not give the maximum of score")
@@ -187,32 +214,32 @@ def _class_scores_decide_the_prediction(name: str, kind: ScoreKind) -> None:
 
 @_check
 def _higher_means_more_known(name: str, kind: ScoreKind) -> None:
-    found = _made(name, kind).fit(TRAIN).predict(QUERIES)
-    known = VALIDATION.labels >= 0
-    accuracy = np.mean((found.label == VALIDATION.labels)[known])
+    found = _made(name, kind).fit(_train(name)).predict(_queries(name))
+    known = _validation(name).labels >= 0
+    accuracy = np.mean((found.label == _validation(name).labels)[known])
     _demand(accuracy > 0.8, f"accuracy is {accuracy:.2f} on classes far apart")
-    area = auroc(VALIDATION.labels, found, unknown_label=NEGATIVE)
+    area = auroc(_validation(name).labels, found, unknown_label=NEGATIVE)
     _demand(area > 0.7, f"AUROC is {area:.2f} against negatives that lie elsewhere")
 
 
 @_check
 def _permuted_rows_give_permuted_answers(name: str, kind: ScoreKind) -> None:
-    order = np.random.default_rng(2).permutation(len(QUERIES))
-    method = _made(name, kind).fit(TRAIN)
-    permuted = _answer(name, method, _rows(QUERIES, order))
-    np.testing.assert_allclose(permuted, _answer(name, method, QUERIES)[order], **_tolerance(kind))
+    order = np.random.default_rng(2).permutation(len(_queries(name)))
+    method = _made(name, kind).fit(_train(name))
+    permuted = _answer(name, method, _rows(_queries(name), order))
+    np.testing.assert_allclose(permuted, _answer(name, method, _queries(name))[order], **_tolerance(kind))
 
 
 @_check
 def _order_of_training_rows_does_not_matter(name: str, kind: ScoreKind) -> None:
-    order = np.random.default_rng(2).permutation(len(TRAIN))
+    order = np.random.default_rng(2).permutation(len(_train(name)))
     shuffled = FeatureSet.from_arrays(
-        embedding=TRAIN.embedding[order],
-        labels=TRAIN.labels[order],
-        logits=TRAIN.require_logits(name)[order],
-        pooled=TRAIN.penultimate[order],
+        embedding=_train(name).embedding[order],
+        labels=_train(name).labels[order],
+        logits=_train(name).require_logits(name)[order],
+        pooled=_train(name).penultimate[order],
         n_known=K,
-        head=TRAIN.head,
+        head=_train(name).head,
     )
     tolerance = _tolerance(kind) if kind == "published" else {"rtol": 1e-7, "atol": 1e-9}
     np.testing.assert_allclose(_fitted_answer(name, kind, shuffled), _fitted_answer(name, kind), **tolerance)
@@ -220,14 +247,14 @@ def _order_of_training_rows_does_not_matter(name: str, kind: ScoreKind) -> None:
 
 @_check
 def _a_batch_equals_its_rows_one_by_one(name: str, kind: ScoreKind) -> None:
-    method = _made(name, kind).fit(TRAIN)
-    singly = np.vstack([_answer(name, method, _rows(QUERIES, [n])) for n in range(len(QUERIES))])
-    np.testing.assert_allclose(singly, _answer(name, method, QUERIES), **_tolerance(kind))
+    method = _made(name, kind).fit(_train(name))
+    singly = np.vstack([_answer(name, method, _rows(_queries(name), [n])) for n in range(len(_queries(name)))])
+    np.testing.assert_allclose(singly, _answer(name, method, _queries(name)), **_tolerance(kind))
 
 
 @_check
 def _inputs_are_not_written_to(name: str, kind: ScoreKind) -> None:
-    train, validation = make_features(0), make_features(1)
+    train, validation = _of(name, make_features(0)), _of(name, make_features(1))
     before = train.content_fingerprint(), validation.content_fingerprint()
     for data in (train, validation):
         for array in (data.embedding, data.logits, data.pooled, data.labels):
@@ -243,27 +270,27 @@ def _inputs_are_not_written_to(name: str, kind: ScoreKind) -> None:
 
 @_check
 def _fitting_again_forgets_the_first_fit(name: str, kind: ScoreKind) -> None:
-    used = _made(name, kind).fit(make_features(7, per_class=12))
-    used.predict(QUERIES)
-    again = _answer(name, used.fit(TRAIN), QUERIES)
+    used = _made(name, kind).fit(_of(name, make_features(7, per_class=12)))
+    used.predict(_queries(name))
+    again = _answer(name, used.fit(_train(name)), _queries(name))
     np.testing.assert_array_equal(again, _fitted_answer(name, kind), "a second fit remembers the first")
 
 
 @_check
 def _a_pickled_copy_answers_the_same(name: str, kind: ScoreKind) -> None:
-    method = _made(name, kind).fit(TRAIN)
+    method = _made(name, kind).fit(_train(name))
     try:
         copy = pickle.loads(pickle.dumps(method))
     except Exception as error:
         raise AssertionError(f"it cannot be pickled: {error}") from error
     _demand(copy.score_kind == kind, "the copy has another score kind")
-    np.testing.assert_array_equal(_answer(name, copy, QUERIES), _answer(name, method, QUERIES))
+    np.testing.assert_array_equal(_answer(name, copy, _queries(name)), _answer(name, method, _queries(name)))
 
 
 @_check
 def _single_precision_inputs_are_near_double(name: str, kind: ScoreKind) -> None:
     """Rounding the inputs to 24 bits moves x by 1e-7; Weibull shapes of up to a thousand leave 1e-4."""
-    train, queries = (_changed(data, lambda array: array.astype(np.float32)) for data in (TRAIN, QUERIES))
+    train, queries = (_changed(data, lambda array: array.astype(np.float32)) for data in (_train(name), _queries(name)))
     narrow = _fitted_answer(name, kind, train, queries)
     _demand(narrow.dtype == np.float64, f"scores of single precision inputs are {narrow.dtype}")
     np.testing.assert_allclose(narrow, _fitted_answer(name, kind), rtol=1e-3, atol=1e-4)
@@ -271,13 +298,13 @@ def _single_precision_inputs_are_near_double(name: str, kind: ScoreKind) -> None
 
 @_check
 def _scores_of_extremes_are_finite(name: str, kind: ScoreKind) -> None:
-    method = _made(name, kind).fit(TRAIN)
+    method = _made(name, kind).fit(_train(name))
     for scale in (1e-18, 1e-3, 1e6, 1e18):
         for sign in (1.0, -1.0):
             extreme = Inputs(
-                embedding=sign * scale * QUERIES.embedding,
-                logits=scale * QUERIES.require_logits(name),
-                pooled=sign * scale * QUERIES.penultimate,
+                embedding=sign * scale * _queries(name).embedding,
+                logits=scale * _queries(name).require_logits(name),
+                pooled=sign * scale * _queries(name).penultimate,
                 n_known=K,
             )
             with np.errstate(all="ignore"):
@@ -287,19 +314,21 @@ def _scores_of_extremes_are_finite(name: str, kind: ScoreKind) -> None:
 
 @_check_once
 def _predicting_before_fitting_is_a_clear_error(name: str, kind: ScoreKind) -> None:
-    _refusal(lambda: _made(name, kind).predict(QUERIES), OscbenchError, "fit", "predicting before fitting")
+    _refusal(lambda: _made(name, kind).predict(_queries(name)), OscbenchError, "fit", "predicting before fitting")
 
 
 @_check_once
 def _other_widths_than_in_training_are_refused(name: str, kind: ScoreKind) -> None:
-    wider = _changed(QUERIES, lambda array: np.hstack([array, array[:, :1]]))
+    wider = _changed(_queries(name), lambda array: np.hstack([array, array[:, :1]]))
     pattern = "|".join(f"{width + 1}.*{width}" for width in (D, K, P))
-    _refusal(lambda: _made(name, kind).fit(TRAIN).predict(wider), UsageError, pattern, "another width")
+    _refusal(lambda: _made(name, kind).fit(_train(name)).predict(wider), UsageError, pattern, "another width")
 
 
 @_check_once
 def _missing_logits_are_refused_or_not_needed(name: str, kind: ScoreKind) -> None:
-    bare = FeatureSet.from_arrays(embedding=TRAIN.embedding, labels=TRAIN.labels, pooled=TRAIN.pooled, n_known=K)
+    bare = FeatureSet.from_arrays(
+        embedding=_train(name).embedding, labels=_train(name).labels, pooled=_train(name).pooled, n_known=K
+    )
     method = POSTPROCESSORS.info(name)
     if "logits" in method.needs:
         said = f"{method.label} needs logits, and these features have none"
@@ -314,13 +343,13 @@ def _missing_logits_are_refused_or_not_needed(name: str, kind: ScoreKind) -> Non
 
 @_check_once
 def _nan_is_refused_by_row_or_not_looked_at(name: str, kind: ScoreKind) -> None:
-    method = _made(name, kind).fit(TRAIN)
-    plain = _answer(name, method, QUERIES)
+    method = _made(name, kind).fit(_train(name))
+    plain = _answer(name, method, _queries(name))
     for part in _ARRAYS:
-        holed = np.array(getattr(QUERIES, part))
+        holed = np.array(getattr(_queries(name), part))
         holed[13, 2] = np.nan
         change: dict[str, Any] = {part: holed}
-        damaged = dataclasses.replace(QUERIES, **change)
+        damaged = dataclasses.replace(_queries(name), **change)
         try:
             answer = _answer(name, method, damaged)
         except UsageError as error:
@@ -353,9 +382,11 @@ def _variants(name: str) -> dict[str, Any]:
 
 @_check_once
 def _every_hyperparameter_changes_the_scores(name: str, kind: ScoreKind) -> None:
+    if POSTPROCESSORS.info(name).fine_tunes:  # they have changed the network
+        return
     plain = _fitted_answer(name, kind)
     for field, value in _variants(name).items():
-        changed = _answer(name, _made(name, kind, **{field: value}).fit(TRAIN), QUERIES)
+        changed = _answer(name, _made(name, kind, **{field: value}).fit(_train(name)), _queries(name))
         _demand(not np.allclose(plain, changed, rtol=1e-6, atol=1e-9), f"{field}={value!r} changes nothing")
 
 
@@ -366,21 +397,21 @@ def _one_pass_equals_setting_by_setting(name: str, kind: ScoreKind) -> None:
     if not method.one_pass:
         return
     settings = [method.params(), *(method.params(**{field: value}) for field, value in _variants(name).items())]
-    single = best_one_by_one(method.value, TRAIN, QUERIES, settings, score_kind=kind)
-    together = method.grid.best_of_settings(TRAIN, QUERIES, settings, score_kind=kind)
-    shape = (len(QUERIES), len(settings))
+    single = best_one_by_one(method.value, _train(name), _queries(name), settings, score_kind=kind)
+    together = method.grid.best_of_settings(_train(name), _queries(name), settings, score_kind=kind)
+    shape = (len(_queries(name)), len(settings))
     _demand(together.label.shape == together.score.shape == shape, "label and score are not both (Q, S)")
     _demand(together.label.dtype == np.int32 and together.score.dtype == np.float64, "not int32 and float64")
     _demand(all(isinstance(note, Note) for note in together.notes), "notes holds something else than notes")
     np.testing.assert_array_equal(together.label, single.label, "one pass predicts other classes")
     np.testing.assert_allclose(together.score, single.score, rtol=1e-3, atol=1e-4)
-    shared = method.grid.open_source(TRAIN, settings[:1])
-    again = method.grid.best_of_settings(TRAIN, QUERIES, settings[:1], score_kind=kind, source=shared)
+    shared = method.grid.open_source(_train(name), settings[:1])
+    again = method.grid.best_of_settings(_train(name), _queries(name), settings[:1], score_kind=kind, source=shared)
     np.testing.assert_array_equal(again.label, together.label[:, :1], "a shared source predicts other classes")
     np.testing.assert_allclose(again.score, together.score[:, :1], rtol=1e-9, atol=1e-12)
-    table = evaluate_grid(name, TRAIN, VALIDATION, settings, score_kind=kind)
-    one_sample = 1.0 / np.count_nonzero(VALIDATION.labels >= 0)
+    table = evaluate_grid(name, _train(name), _validation(name), settings, score_kind=kind)
+    one_sample = 1.0 / np.count_nonzero(_validation(name).labels >= 0)
     for s, setting in enumerate(settings):
-        alone = evaluate_grid(name, TRAIN, VALIDATION, [setting], score_kind=kind)
+        alone = evaluate_grid(name, _train(name), _validation(name), [setting], score_kind=kind)
         for column in ("ccr_1e-3", "ccr_1e-2", "ccr_1e-1", "ccr_1"):
             np.testing.assert_allclose(table[column][s], alone[column][0], atol=one_sample + 1e-12)

@@ -18,7 +18,7 @@ from oscbench.artifacts import atomic_file
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.records import from_mapping
 from oscbench.training.epoch_metrics import EpochRow
-from oscbench.training.model import OpenSetNetwork
+from oscbench.training.model import Classifier
 from oscbench.training.recipes import TrainConfig
 
 LAST, BEST = "last.pth", "best.pth"
@@ -110,18 +110,25 @@ class Checkpoint:
 
     @property
     def n_outputs(self) -> int:
-        """C, the width of the logits in the file."""
-        return self._logits().shape[0]
+        """C, the width of the logits in the file; of a PROSER network, that of its base."""
+        return _logits(self.model).shape[0]
 
     @property
     def embedding_size(self) -> int:
         """D, the width of the embedding in the file."""
-        return self._logits().shape[1]
+        return _logits(self.model).shape[1]
 
-    def _logits(self) -> Tensor:
-        if "logits.weight" not in self.model:
-            raise UsageError("the checkpoint has no 'logits.weight': it is of another kind of network")
-        return self.model["logits.weight"]
+    @property
+    def dummies(self) -> int:
+        """B, the dummy outputs of a PROSER network; 0 in others."""
+        return len(self.model["dummy_classifier.bias"]) if "dummy_classifier.bias" in self.model else 0
+
+
+def _logits(weights: Mapping[str, Tensor]) -> Tensor:
+    for name, value in weights.items():
+        if f".{name}".endswith(".logits.weight"):  # a network with placeholders holds the one it was made from
+            return value
+    raise UsageError("the checkpoint has no 'logits.weight': it is of another kind of network")
 
 
 def _read(path: Path) -> Any:
@@ -135,7 +142,7 @@ def _read(path: Path) -> Any:
         ) from error
 
 
-def load_weights(network: OpenSetNetwork, checkpoint: Checkpoint, *, where: str, wanted: str) -> None:
+def load_weights(network: Classifier, checkpoint: Checkpoint, *, where: str, wanted: str) -> None:
     """Copies weights into the network; a file of another width or architecture is refused with both values.
 
     Args:
@@ -144,14 +151,14 @@ def load_weights(network: OpenSetNetwork, checkpoint: Checkpoint, *, where: str,
         where: The file, for the message.
         wanted: What the network is for (``protocol p1 with loss eos``), for the message.
     """
-    made_for = checkpoint.origin.what
-    if checkpoint.n_outputs != network.n_outputs or checkpoint.embedding_size != network.embedding_size:
+    made_for, expected = checkpoint.origin.what, network.state_dict()
+    n_outputs, embedding_size = _logits(expected).shape
+    if (checkpoint.n_outputs, checkpoint.embedding_size) != (n_outputs, embedding_size):
         raise UsageError(
             f"{where}{f' (made for {made_for})' if made_for else ''} has {checkpoint.n_outputs} outputs and "
-            f"{checkpoint.embedding_size} embedding dimensions, {wanted} needs {network.n_outputs} and "
-            f"{network.embedding_size}; give the checkpoint of that protocol and loss"
+            f"{checkpoint.embedding_size} embedding dimensions, {wanted} needs {n_outputs} and {embedding_size}; give "
+            "the checkpoint of that protocol and loss"
         )
-    expected = network.state_dict()
     problems = [f"{name} is missing" for name in expected if name not in checkpoint.model]
     problems += [f"{name} is not of this network" for name in checkpoint.model if name not in expected]
     problems += [

@@ -16,7 +16,8 @@ from oscbench.features import Head
 from oscbench.labels import IntArray
 from oscbench.training.checkpoint import Checkpoint, load_weights
 from oscbench.training.loop import Place
-from oscbench.training.model import EmbeddingLayer, OpenSetNetwork, build_network
+from oscbench.training.model import Classifier, EmbeddingLayer, OpenSetNetwork, build_network
+from oscbench.training.proser import ProserNetwork
 
 
 class Rows(NamedTuple):
@@ -42,6 +43,7 @@ class ExtractionJob:
         checkpoint: The file with the weights.
         network: Its architecture.
         n_outputs: C, which the file must have.
+        n_known: K.
         what: Protocol and loss in words, for messages.
         split: The images.
         crop: Side of the network's input.
@@ -55,6 +57,7 @@ class ExtractionJob:
     checkpoint: Path
     network: str
     n_outputs: int
+    n_known: int
     what: str
     split: DataSplit
     crop: int
@@ -65,17 +68,23 @@ class ExtractionJob:
     loader: Backend = "pil"
 
 
-def load_network(job: ExtractionJob) -> OpenSetNetwork:
+def load_network(job: ExtractionJob) -> Classifier:
     """The trained network; a checkpoint of another width or architecture is refused with both values."""
     checkpoint = Checkpoint.load(job.checkpoint)
-    network = build_network(job.network, job.n_outputs, checkpoint.embedding_size)
+    base = build_network(job.network, job.n_outputs, checkpoint.embedding_size)
+    network = ProserNetwork(base, job.n_known, checkpoint.dummies) if checkpoint.dummies else base
     load_weights(network, checkpoint, where=str(job.checkpoint), wanted=f"{job.network} for {job.what}")
     return network.eval()
 
 
-def network_head(job: ExtractionJob) -> Head:
-    """The logits as one linear map of the pooled vector: nothing non-linear lies between the two last layers."""
+def network_head(job: ExtractionJob) -> Head | None:
+    """The logits as one linear map of the pooled vector: nothing non-linear lies between the two last layers.
+
+    ``None`` for a network with placeholders: the strongest of several is not linear.
+    """
     network = load_network(job)
+    if not isinstance(network, OpenSetNetwork):
+        return None
     (embedding,) = (layer for layer in network.modules() if isinstance(layer, EmbeddingLayer))
     weights = (embedding.weight, embedding.bias, network.logits.weight)
     return Head.compose(*(weight.detach().double().numpy() for weight in weights))

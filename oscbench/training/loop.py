@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from oscbench.data.loading import Batch
 from oscbench.errors import OscbenchError
 from oscbench.losses import Criterion
-from oscbench.training.model import OpenSetNetwork
 from oscbench.training.workers import Workers
+
+N = TypeVar("N", bound=nn.Module)
 
 CHECK_EVERY_STEPS = 50
 """Steps between checks for a loss that is not finite: each check waits for a GPU to catch up."""
@@ -33,24 +35,61 @@ class Place:
         """Whether forward passes run in half precision."""
         return self.mixed_precision and self.device.type == "cuda"
 
-    def network(self, network: OpenSetNetwork) -> OpenSetNetwork:
+    def network(self, network: N) -> N:
         """The network on the device, channels last: convolutions prefer it, on CPUs by a fifth for ``tiny``."""
-        placed: OpenSetNetwork = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        placed: N = network.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         return placed
 
     def images(self, images: Tensor) -> Tensor:
         """Images on the device, channels last."""
         return images.to(self.device, non_blocking=True, memory_format=torch.channels_last)
 
+    def labels(self, labels: Tensor) -> Tensor:
+        """Labels, or other whole numbers, on the device."""
+        return labels.to(self.device, non_blocking=True)
+
     def autocast(self) -> torch.autocast:
         """Context of a forward pass."""
         return torch.autocast(self.device.type, dtype=torch.float16, enabled=self.half)
 
 
+class TrainingStep(Protocol):
+    """What a batch contributes to the loss: one or more terms, each a mean over rows.
+
+    The loss of an update is the sum over its terms of ``sum(sums) / sum(weights)``, over all workers and accumulated
+    batches. Weights depend on the labels alone, so that they are known before the first gradient is computed.
+    """
+
+    def weights(self, batch: Batch, epoch: int) -> Tensor:
+        """(T,) denominator of each term, on the CPU as the batch is."""
+        ...
+
+    def sums(self, network: nn.Module, batch: Batch, place: Place, epoch: int) -> Tensor:
+        """(T,) numerator of each term; calls the network once, since workers exchange gradients after each call."""
+        ...
+
+
+@dataclass(frozen=True)
+class CriterionStep:
+    """One term: a loss of logits and labels."""
+
+    criterion: Criterion
+
+    def weights(self, batch: Batch, epoch: int) -> Tensor:
+        """See ``TrainingStep.weights``."""
+        return self.criterion.weights(batch.labels).sum()[None]
+
+    def sums(self, network: nn.Module, batch: Batch, place: Place, epoch: int) -> Tensor:
+        """See ``TrainingStep.sums``."""
+        with place.autocast():
+            logits, embedding, _ = network(place.images(batch.images))
+        return self.criterion.losses(logits, embedding, place.labels(batch.labels)).sum()[None]
+
+
 def train_epoch(
     network: nn.Module,
     steps: Iterable[Sequence[Batch]],
-    criterion: Criterion,
+    step: TrainingStep,
     optimizer: torch.optim.Optimizer,
     *,
     place: Place,
@@ -67,7 +106,7 @@ def train_epoch(
     Args:
         network: As wrapped by ``workers``.
         steps: Batches of each update; more than one where gradients are accumulated.
-        criterion: The loss.
+        step: What a batch contributes to the loss.
         optimizer: Updated in place.
         place: Device and precision.
         workers: The processes that train together.
@@ -78,11 +117,11 @@ def train_epoch(
     network.train()
     shares: list[Tensor] = []  # this worker's part of each step's loss; they add up over the workers
     checked = 0
-    for step, batches in enumerate(steps):
+    for number, batches in enumerate(steps):
         for group in optimizer.param_groups:
-            group["lr"] = rate_at_step(step)
+            group["lr"] = rate_at_step(number)
         optimizer.zero_grad(set_to_none=True)
-        shares.append(_accumulate_gradients(network, batches, criterion, place, workers, scaler))
+        shares.append(_accumulate_gradients(network, batches, step, epoch, place, workers, scaler))
         scaler.step(optimizer)
         scaler.update()
         if len(shares) - checked == CHECK_EVERY_STEPS:
@@ -95,20 +134,20 @@ def train_epoch(
 def _accumulate_gradients(
     network: nn.Module,
     batches: Sequence[Batch],
-    criterion: Criterion,
+    step: TrainingStep,
+    epoch: int,
     place: Place,
     workers: Workers,
     scaler: torch.amp.GradScaler,
 ) -> Tensor:
-    """Adds the gradients of one step; returns this worker's part of its loss."""
-    labels = [batch.labels.to(place.device, non_blocking=True) for batch in batches]
-    weight = workers.sum_(torch.stack([criterion.weights(part).sum() for part in labels]).sum())
+    """Adds the gradients of one update; returns this worker's part of its loss."""
+    parts = [step.weights(batch, epoch) for batch in batches]
+    weights = workers.sum_(torch.stack(parts).sum(dim=0).to(place.device))
+    weights = torch.where(weights > 0, weights, 1.0)  # a term without rows is 0
     share = torch.zeros((), device=place.device)
-    for number, (batch, part) in enumerate(zip(batches, labels, strict=True)):
+    for number, batch in enumerate(batches):
         with _gradient_exchange(network, last=number == len(batches) - 1):
-            with place.autocast():
-                logits, embedding, _ = network(place.images(batch.images))
-            loss = criterion.losses(logits, embedding, part).sum() / weight
+            loss = (step.sums(network, batch, place, epoch) / weights).sum()
             # the backward pass averages over workers, the weight is already that of all of them
             scaler.scale(loss * workers.size).backward()  # type: ignore[no-untyped-call]
         share += loss.detach()
@@ -133,7 +172,7 @@ def _checked_losses(shares: list[Tensor], workers: Workers, epoch: int, first: i
         step = first + int(bad[0])
         raise OscbenchError(
             f"the loss became {float(losses[bad[0]])} in epoch {epoch + 1}, step {step + 1}; stopped, the "
-            f"checkpoint of epoch {epoch} stays; lower --learning-rate and check the images"
+            f"checkpoint of epoch {epoch} stays; lower the learning rate and check the images"
         )
     return list(losses)
 

@@ -26,7 +26,16 @@ class EmbeddingLayer(nn.Linear):
         return super().forward(pooled), pooled
 
 
-class OpenSetNetwork(nn.Module):
+class Classifier(nn.Module):
+    """A network whose forward pass gives (N, C) logits, (N, D) embedding and (N, P) pooled vector of images."""
+
+    @property
+    def n_outputs(self) -> int:
+        """C, the width of the logits."""
+        raise NotImplementedError
+
+
+class OpenSetNetwork(Classifier):
     """Trunk, embedding and logits.
 
     The trunk is called ``resnet_base`` for every network: that is its name in published checkpoint files.

@@ -13,26 +13,32 @@ def epoch_order(ids: IntArray, seed: int, epoch: int) -> IntArray:
     return order
 
 
-def steps_per_epoch(n_samples: int, workers: int, step_size: int) -> int:
+def steps_per_epoch(n_samples: int, workers: int, step_size: int, fewest: int = 2) -> int:
     """Updates of the weights in one epoch; ``step_size`` samples per worker and update.
 
-    The last update may be smaller. It is left out when some worker would have fewer than two samples, of which batch
-    statistics cannot be taken: at most ``2 * workers - 1`` samples of an epoch, others in each epoch.
+    The last update may be smaller. It is left out when some worker would have too few samples to take batch statistics
+    of (``fewest``): at most ``fewest * workers - 1`` samples of an epoch, others in each epoch.
     """
     full, rest = divmod(n_samples, workers * step_size)
-    return full + (rest >= 2 * workers)
+    return full + (rest >= fewest * workers)
 
 
-def worker_shares(order: IntArray, rank: int, workers: int, batch_size: int, accumulate: int = 1) -> list[IntArray]:
+def worker_shares(
+    order: IntArray, rank: int, workers: int, batch_size: int, accumulate: int = 1, *, fewest: int = 2
+) -> list[IntArray]:
     """This worker's samples, one array per update of ``accumulate`` batches.
 
-    The last update is shared out evenly; a sample that would be a batch by itself is left out of it.
+    The last update is shared out evenly; samples that would be a batch of fewer than ``fewest`` are left out of it.
     """
     width = workers * batch_size * accumulate
-    steps = steps_per_epoch(len(order), workers, batch_size * accumulate)
+    steps = steps_per_epoch(len(order), workers, batch_size * accumulate, fewest)
     chunks = (order[step * width : (step + 1) * width] for step in range(steps))
     shares = [np.array_split(chunk, workers)[rank] for chunk in chunks]
-    return [share[:-1] if len(share) % batch_size == 1 < batch_size else share for share in shares]
+    rests = [len(share) % batch_size for share in shares]
+    return [
+        share[: len(share) - rest] if rest < min(fewest, batch_size) else share
+        for share, rest in zip(shares, rests, strict=True)
+    ]
 
 
 def evaluation_shard(ids: IntArray, rank: int, workers: int) -> IntArray:

@@ -8,7 +8,6 @@ import io
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,65 +17,18 @@ import torch
 from torch import nn
 
 from oscbench.artifacts import write_text
-from oscbench.data.loading import Backend, Batch, DataSplit, ImageLoader, LoaderConfig, RandAugment, open_loader
+from oscbench.data.loading import Batch, DataSplit, ImageLoader, LoaderConfig, RandAugment, open_loader
 from oscbench.errors import OscbenchError, UsageError
-from oscbench.labels import NEGATIVE, IntArray
-from oscbench.losses import LOSSES, Criterion, TrainingClasses
-from oscbench.records import from_mapping
 from oscbench.training.allocator import reuse_freed_memory
 from oscbench.training.checkpoint import LAST, Checkpoint, CheckpointOrigin, load_weights, publish_best
 from oscbench.training.epoch_metrics import EpochRow, selection_score, validation_metrics
+from oscbench.training.job import TrainingJob
 from oscbench.training.loop import Place, train_epoch, validate
-from oscbench.training.model import OpenSetNetwork, build_network
-from oscbench.training.order import epoch_order, evaluation_shard, steps_per_epoch, worker_shares
+from oscbench.training.order import epoch_order, evaluation_shard, worker_shares
 from oscbench.training.recipes import TrainConfig
 from oscbench.training.workers import Workers
 
 EPOCHS = "epochs.csv"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingJob:
-    """What all workers of a training are given.
-
-    Attributes:
-        config: What decides the weights.
-        folder: Receives ``last.pth``, ``best.pth`` and ``epochs.csv``; all workers must see it.
-        train: Training images; the loss decides which rows take part.
-        val: Validation images, known and negative.
-        n_known: K.
-        what: Protocol and loss in words, for messages.
-        fingerprint: Of the training; a checkpoint of another one is not continued.
-        samples: Fingerprint of the sample tables, kept in the checkpoint.
-        init: Checkpoint to start from.
-        threads: CPU threads of each worker.
-        loader: Which image loader, the same on all workers.
-        tensorboard: Also write TensorBoard files.
-    """
-
-    config: TrainConfig
-    folder: Path
-    train: DataSplit
-    val: DataSplit
-    n_known: int
-    what: str
-    fingerprint: str
-    samples: str = ""
-    init: Path | None = None
-    threads: int = 1
-    loader: Backend = "pil"
-    tensorboard: bool = False
-
-    @property
-    def train_ids(self) -> IntArray:
-        """Rows of the training table that take part."""
-        labels = np.asarray(self.train.samples.labels)
-        keep = labels >= (NEGATIVE if LOSSES.get(self.config.loss).uses_negatives else 0)
-        ids = np.flatnonzero(keep)
-        workers, step_size = self.config.workers, self.config.recipe.batch_size * self.config.accumulate
-        if steps_per_epoch(len(ids), workers, step_size) == 0:
-            raise UsageError(f"{len(ids)} training samples are too few for {workers} workers")
-        return ids
 
 
 def run_training(
@@ -142,12 +94,12 @@ class _Session:
     def __init__(self, job: TrainingJob, workers: Workers, device: torch.device) -> None:
         self.job, self.workers = job, workers
         self.place = Place(device, job.config.mixed_precision)
-        self.network = self.place.network(initial_network(job))
+        self.network = self.place.network(job.task.network(job))
         if job.config.sync_batchnorm:
             self.network = nn.SyncBatchNorm.convert_sync_batchnorm(self.network)  # type: ignore[no-untyped-call]
         self.optimizer = _optimizer(self.network, job.config)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.place.half)
-        self.criterion = build_criterion(job)
+        self.step, self.criterion = job.task.step(job), job.task.criterion(job)
         self.train_ids = job.train_ids
         self.history: tuple[EpochRow, ...] = ()
         self.best_score, self.best_epoch = -math.inf, 0
@@ -200,17 +152,21 @@ class _Session:
 
     def _train(self, epoch: int) -> tuple[float, int]:
         job, workers = self.job, self.workers
+        if job.task.fresh_optimizer:
+            self.optimizer = _optimizer(self.network, job.config)
         seeds = np.random.SeedSequence((job.config.seed, epoch, workers.rank))
         torch.manual_seed(int(seeds.generate_state(1)[0]))  # for networks with dropout
         recipe, size = job.config.recipe, job.config.recipe.batch_size
         order = epoch_order(self.train_ids, job.config.seed, epoch)
-        shares = worker_shares(order, workers.rank, workers.size, size, job.config.accumulate)
+        shares = worker_shares(
+            order, workers.rank, workers.size, size, job.config.accumulate, fewest=job.task.fewest_rows
+        )
         batches = self.train_loader.epoch(epoch, np.concatenate(shares), size)
         n_steps = len(shares)
         loss = train_epoch(
             self.wrapped,
             _grouped(batches, [math.ceil(len(share) / size) for share in shares]),
-            self.criterion,
+            self.step,
             self.optimizer,
             place=self.place,
             workers=workers,
@@ -228,7 +184,7 @@ class _Session:
         if not np.isfinite(found.loss).all():
             raise OscbenchError(
                 f"the weights after the last step of epoch {epoch + 1} give a loss that is not finite; stopped, the "
-                f"checkpoint of epoch {epoch} stays; lower --learning-rate"
+                f"checkpoint of epoch {epoch} stays; lower the learning rate"
             )
         return validation_metrics(found, n_outputs=self.network.n_outputs, n_known=self.job.n_known)
 
@@ -290,33 +246,6 @@ class _Session:
         self.history, self.best_score, self.best_epoch = found.history, found.best_score, found.best_epoch
         if self.workers.rank == 0:  # a kill may have come between the checkpoint and these
             self._publish(found.epoch)
-
-
-def initial_network(job: TrainingJob) -> OpenSetNetwork:
-    """The network before the first step: seeded, or from the given checkpoint."""
-    config = job.config
-    torch.manual_seed(config.seed)
-    network = build_network(config.network, LOSSES.get(config.loss).n_outputs(job.n_known), config.embedding_size)
-    if job.init is not None:
-        load_weights(network, Checkpoint.load(job.init), where=str(job.init), wanted=f"{config.network} for {job.what}")
-    return network
-
-
-def build_criterion(job: TrainingJob) -> Criterion:
-    """The job's loss, with the class counts of its training set."""
-    config, labels = job.config, np.asarray(job.train.samples.labels)
-    classes = TrainingClasses(
-        n_known=job.n_known,
-        counts=tuple(np.bincount(labels[labels >= 0], minlength=job.n_known).tolist()),
-        n_negative=int(np.count_nonzero(labels == NEGATIVE)),
-        label_smoothing=config.recipe.label_smoothing,
-    )
-    entry = LOSSES.info(config.loss)
-    assert entry.params is not None, "every loss registers its parameter record"
-    try:
-        return entry.value.build(classes, from_mapping(entry.params, config.loss_params, f"loss {config.loss}"))
-    except ValueError as error:
-        raise UsageError(f"loss {config.loss}: {error}") from error
 
 
 def _optimizer(network: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:

@@ -17,7 +17,7 @@ import numpy as np
 
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet
-from oscbench.labels import NEGATIVE, ProgressFn
+from oscbench.labels import NEGATIVE, IntArray, ProgressFn
 from oscbench.metrics import CcrRule
 from oscbench.numerics.evm.source import LocalSource, Meter
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from oscbench.tuning.search import Search, SearchRun
 
 Outcome = dict[str, Any]
-"""What one trial has to report: the columns of ``RATES`` and ``seconds``, or ``error``; and ``notes``, what had to be
-bent."""
+"""What one trial has to report: the columns of ``RATES`` and ``seconds``, or ``error``; ``notes``, what had to be bent;
+and ``pruned`` where it was stopped early."""
 
 WAITING_CPUS = 0.02
 """What a process reserves that only waits for an answer."""
@@ -46,14 +46,14 @@ LARGE_PAIRS = 2e8
 """Pairs of a training and a validation row from which on a pass takes longer than starting a process."""
 
 
-def check_validation(validation: FeatureSet, where: str) -> None:
+def check_validation(labels: IntArray, where: str) -> None:
     """Refuses a validation set on which a search has no meaning, and says what cannot be computed."""
-    if not np.any(validation.labels == NEGATIVE):
+    if not np.any(labels == NEGATIVE):
         raise UsageError(
             f"{where} has no negatives (label {NEGATIVE}): without them there is no false-positive rate, so CCR at "
             "1e-3, 1e-2 and 1e-1 cannot be computed and nothing can be tuned; add negatives to the validation set"
         )
-    if not np.any(validation.labels >= 0):
+    if not np.any(labels >= 0):
         raise UsageError(f"{where} has no known samples: no correct-classification rate can be computed")
 
 
@@ -93,7 +93,7 @@ class TrialContext:
     Attributes:
         folder: Its own, the same in every attempt, for checkpoints.
         earlier_attempts: How often it was begun before; its process was lost, or the search was killed.
-        report: Called as ``report(step, values)`` with figures on the way.
+        report: Called as ``report(step, values)`` with figures on the way; ``sum`` is what trials are compared by.
     """
 
     folder: Path
@@ -107,6 +107,11 @@ class TrialEvaluator(Evaluator, Protocol):
     @property
     def keeps_folders(self) -> bool:
         """Whether the folders of recorded trials stay."""
+        ...
+
+    @property
+    def longest(self) -> int | None:
+        """Steps of the longest trial, where those that do worse than others may be stopped early; else ``None``."""
         ...
 
     def evaluate(self, setting: Setting, trial: TrialContext) -> Outcome:
@@ -205,11 +210,13 @@ class SharedFeatures:
         self._source: Any = None
 
     @classmethod
-    def of(cls, search: Search, *, memory: int | None = None) -> SharedFeatures:
+    def of(
+        cls, search: Search, train: FeatureSet, validation: FeatureSet, *, memory: int | None = None
+    ) -> SharedFeatures:
         """What evaluates the settings of a search."""
         expected = tuple(search.expected_settings())
         options = EvaluationOptions(rule=search.rule, score_kind=search.score_kind, expected=expected, memory=memory)
-        return cls(search.algorithm, search.train, search.validation, options)
+        return cls(search.algorithm, train, validation, options)
 
     def __call__(self, settings: Sequence[Setting], progress: ProgressFn | None = None) -> list[Outcome]:
         """The outcome of each setting, in order; a setting that fails does not take the others with it."""

@@ -6,6 +6,7 @@ import itertools
 import math
 import shutil
 import time
+from collections.abc import Mapping
 from functools import partial
 
 from oscbench.progress import PassMeter
@@ -108,8 +109,11 @@ def run_search_here(
 
 
 def _trial(run: SearchRun, evaluator: TrialEvaluator, setting: Setting, watcher: Watcher) -> Outcome:
-    folder = run.search.folder / TRIALS / trial_id(setting)
-    return run_trial(evaluator, setting, folder, partial(watcher.step, run, setting))
+    def report(step: int, values: Mapping[str, float]) -> None:
+        run.step(setting, step, values)
+        watcher.step(run, setting, step, values)
+
+    return run_trial(evaluator, setting, run.search.folder / TRIALS / trial_id(setting), report)
 
 
 def forget_trial(run: SearchRun, evaluator: AnyEvaluator, setting: Setting) -> None:

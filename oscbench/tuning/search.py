@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from oscbench.errors import OscbenchError
-from oscbench.features import FeatureSet
-from oscbench.labels import NEGATIVE
+from oscbench.labels import NEGATIVE, IntArray
 from oscbench.metrics import CcrRule
 from oscbench.notes import FILE as NOTES
 from oscbench.notes import Note, merge_notes, read_notes, write_notes
@@ -65,6 +64,7 @@ class Search:
         folder: Where the search is kept.
         fingerprint: Names it; two searches with equal fingerprints give equal tables.
         features: Fingerprint of the features.
+        validation_labels: Of the rows that CCR is computed on.
         trials: How many settings a budgeted search tries; a grid is always tried whole.
         generation: See ``proposals``; only an Optuna search depends on it.
     """
@@ -74,8 +74,7 @@ class Search:
     fingerprint: str
     features: str
     algorithm: str
-    train: FeatureSet
-    validation: FeatureSet
+    validation_labels: IntArray
     space: SearchSpace
     kind: SearchKind = "grid"
     trials: int = DEFAULT_TRIALS
@@ -190,13 +189,13 @@ class SearchRun:
         row = {
             "run_id": search.fingerprint[:8],
             "trial_id": trial_id(setting),
-            "status": "failed" if "error" in outcome else "done",
+            "status": "failed" if "error" in outcome else "pruned" if outcome.get("pruned") else "done",
             **search.key,
             **{name: getattr(search.origin, name) for name in NETWORK},
             **setting,
             **{name: outcome.get(name) for name in (*RATES, "seconds", "error")},
-            "n_known": int(np.sum(search.validation.labels >= 0)),
-            "n_negative": int(np.sum(search.validation.labels == NEGATIVE)),
+            "n_known": int(np.sum(search.validation_labels >= 0)),
+            "n_negative": int(np.sum(search.validation_labels == NEGATIVE)),
             "ccr_rule": search.rule,
             "score_kind": usable_score_kind(search.algorithm, search.score_kind),
             "search": search.kind,
@@ -208,6 +207,10 @@ class SearchRun:
         self._study.add(row)
         if self._first is None:
             self._first = (time.monotonic(), self.done)
+
+    def step(self, setting: Setting, step: int, values: Mapping[str, float]) -> None:
+        """Keeps a figure on the way of a trial that trains, for who watches."""
+        self._study.step(trial_id(setting), setting, step, values)
 
     def _note(self, notes: Iterable[Note]) -> None:
         """Keeps what the method had to bend; what is known already is not written again."""
@@ -237,7 +240,7 @@ class SearchRun:
         search, table = self.search, self.table()
         write_parquet(search.folder / "trials.parquet", table)
         failed = table[table["status"] == "failed"]
-        if len(failed) == len(table):
+        if not (table["status"] == "done").any():
             reason = (
                 failed["error"].iloc[0]
                 if len(failed)

@@ -27,6 +27,7 @@ from oscbench.tuning.trials import RATES, Row, drop_torn_line, plain_value
 
 FILE = "study.log"
 METRIC = "sum of CCR"
+_STATES = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
 
 
 def open_storage(path: Path) -> JournalStorage:
@@ -56,25 +57,49 @@ class StudyLog:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._distributions = _distributions(space, search)
         self._study = _open_study(path, name, {str(row["trial_id"]) for row in rows})
-        present = _done_ids(self._study.get_trials(deepcopy=False))
+        trials = self._study.get_trials(deepcopy=False)
+        # What a killed search left running goes on, or is finished by the rows below.
+        self._running = {
+            str(trial.user_attrs.get("trial_id")): trial._trial_id for trial in trials if not trial.state.is_finished()
+        }
+        present = _finished_ids(trials)
         for row in rows:
             if row["trial_id"] not in present:
                 self.add(row)
 
+    def step(self, name: str, setting: Mapping[str, Any], step: int, values: Mapping[str, float]) -> None:
+        """Adds a figure on the way of the trial called ``name``; with its first one the trial appears as running."""
+        storage = self._study._storage
+        if name not in self._running:
+            begun = self._trial(TrialState.RUNNING, setting, {"trial_id": name})
+            self._running[name] = storage.create_new_trial(self._study._study_id, template_trial=begun)
+        storage.set_trial_intermediate_value(self._running[name], step, float(values["sum"]))
+
     def add(self, row: Row) -> None:
-        """Adds one finished or failed trial."""
-        done = row["status"] == "done"
-        values = {name: plain_value(row.get(name)) for name in self._distributions}
-        used = {name: value for name, value in values.items() if value is not None}
-        attributes = {name: plain_value(row.get(name)) for name in (*RATES, "trial_id", "seconds", "error")}
-        self._study.add_trial(
-            optuna.trial.create_trial(
-                state=TrialState.COMPLETE if done else TrialState.FAIL,
-                value=float(row["sum"]) if done else None,
-                params=used,
-                distributions={name: self._distributions[name] for name in used},
-                user_attrs={name: value for name, value in attributes.items() if value not in (None, "")},
-            )
+        """Adds one trial that has finished, was stopped early or has failed."""
+        state, storage = _STATES[row["status"]], self._study._storage
+        value = float(row["sum"]) if state != TrialState.FAIL else None
+        listed = {name: plain_value(row.get(name)) for name in (*RATES, "trial_id", "seconds", "error")}
+        attributes = {name: found for name, found in listed.items() if found not in (None, "")}
+        running = self._running.pop(str(row["trial_id"]), None)
+        if running is None:
+            self._study.add_trial(self._trial(state, row, attributes, value))
+            return
+        for name, found in attributes.items():
+            storage.set_trial_user_attr(running, name, found)
+        storage.set_trial_state_values(running, state, None if value is None else [value])
+
+    def _trial(
+        self, state: TrialState, setting: Mapping[str, Any], attributes: dict[str, Any], value: float | None = None
+    ) -> FrozenTrial:
+        found = {name: plain_value(setting.get(name)) for name in self._distributions}
+        used = {name: value for name, value in found.items() if value is not None}
+        return optuna.trial.create_trial(
+            state=state,
+            value=value,
+            params=used,
+            distributions={name: self._distributions[name] for name in used},
+            user_attrs=attributes,
         )
 
 
@@ -86,7 +111,7 @@ def _open_study(path: Path, name: str, known: set[str]) -> optuna.Study:
             study = optuna.create_study(
                 storage=open_storage(path), study_name=name, direction="maximize", load_if_exists=True
             )
-            if _done_ids(study.get_trials(deepcopy=False)) <= known:
+            if _finished_ids(study.get_trials(deepcopy=False)) <= known:
                 return study
         except (
             ValueError,
@@ -103,8 +128,9 @@ def _open_study(path: Path, name: str, known: set[str]) -> optuna.Study:
     return study
 
 
-def _done_ids(trials: Sequence[FrozenTrial]) -> set[str]:
-    return {str(trial.user_attrs.get("trial_id")) for trial in trials if trial.state == TrialState.COMPLETE}
+def _finished_ids(trials: Sequence[FrozenTrial]) -> set[str]:
+    finished = (TrialState.COMPLETE, TrialState.PRUNED)
+    return {str(trial.user_attrs.get("trial_id")) for trial in trials if trial.state in finished}
 
 
 def _distributions(space: SearchSpace, search: str) -> dict[str, BaseDistribution]:
@@ -128,7 +154,7 @@ def _axis(values: Sequence[Value]) -> BaseDistribution:
 class StudyMirror:
     """All studies below a runs folder in one storage in memory, for the live page.
 
-    Searches only ever add finished trials, so following them means copying the new ones. The page works on the copy:
+    Searches add trials, and go on with those that run: following them means copying both. The page works on the copy:
     nothing a visitor does there can touch a search.
     """
 
@@ -139,6 +165,8 @@ class StudyMirror:
         self._open: dict[Path, JournalStorage] = {}
         self._studies: dict[tuple[Path, str], int] = {}
         self._beginnings: dict[Path, bytes] = {}
+        self._running: dict[tuple[Path, str], dict[int, int]] = {}
+        """Of each study, the copies of trials that run, by the number of the trial."""
 
     def refresh(self) -> int:
         """Copies what is new and returns the number of trials shown."""
@@ -169,8 +197,27 @@ class StudyMirror:
             target = self._target(path, study.study_name)
             for name, value in source.get_study_system_attrs(study._study_id).items():
                 self.storage.set_study_system_attr(target, name, value)
-            for trial in source.get_all_trials(study._study_id, deepcopy=False)[self.storage.get_n_trials(target) :]:
-                self.storage.create_new_trial(target, template_trial=trial)
+            trials = source.get_all_trials(study._study_id, deepcopy=False)
+            running = self._running.setdefault((path, study.study_name), {})
+            for number, copy in list(running.items()):
+                self._go_on(copy, trials[number])
+                if trials[number].state.is_finished():
+                    del running[number]
+            for trial in trials[self.storage.get_n_trials(target) :]:
+                copy = self.storage.create_new_trial(target, template_trial=trial)
+                if not trial.state.is_finished():
+                    running[trial.number] = copy
+
+    def _go_on(self, copy: int, trial: FrozenTrial) -> None:
+        """Brings the copy of a trial that ran in step with it."""
+        known = self.storage.get_trial(copy).intermediate_values
+        for step, value in trial.intermediate_values.items():
+            if step not in known:
+                self.storage.set_trial_intermediate_value(copy, step, value)
+        if trial.state.is_finished():
+            for name, attribute in trial.user_attrs.items():
+                self.storage.set_trial_user_attr(copy, name, attribute)
+            self.storage.set_trial_state_values(copy, trial.state, trial.values)
 
     def _target(self, path: Path, name: str) -> int:
         if (path, name) not in self._studies:
@@ -183,6 +230,7 @@ class StudyMirror:
         self._open.pop(path, None)
         self._beginnings.pop(path, None)
         for key in [key for key in self._studies if key[0] == path]:
+            self._running.pop(key, None)
             self.storage.delete_study(self._studies.pop(key))
 
 

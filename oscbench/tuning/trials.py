@@ -56,6 +56,9 @@ COLUMNS = {
 }
 """The columns of every trial table with their types, in order."""
 
+FINISHED = ("done", "pruned")
+"""Status of a trial that need not run again: to its end, or stopped early because others were better by then."""
+
 _TEXT = [name for name, dtype in COLUMNS.items() if dtype == "str"]
 
 Row = Mapping[str, Any]
@@ -130,7 +133,7 @@ class TrialJournal:
                 "beyond the common ones); choose another --runs folder"
             )
         records = [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-        rows = [row for row in records if row["status"] == "done"]
+        rows = [row for row in records if row["status"] in FINISHED]
         if len(rows) < len(table):
             lines = "".join(format_row(row, self.columns) for row in rows)
             write_text(self.path, ",".join(self.columns) + "\n" + lines)
@@ -143,7 +146,7 @@ class TrialJournal:
 
     def finished(self) -> set[str]:
         """Trial ids that need not run again."""
-        return {str(row["trial_id"]) for row in self._rows if row["status"] == "done"}
+        return {str(row["trial_id"]) for row in self._rows if row["status"] in FINISHED}
 
     def append(self, row: Row) -> None:
         """Writes one line, flushed and synced, before anybody is told that the trial is finished."""
@@ -195,7 +198,7 @@ def read_trials(path: Path) -> pd.DataFrame:
     if not path.exists():
         raise UsageError(f"{path} does not exist; `oscbench tune` writes it")
     table = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
-    bad = table.index[~table["status"].isin(["done", "failed"])]
+    bad = table.index[~table["status"].isin([*FINISHED, "failed"])]
     if len(bad):
         raise OscbenchError(f"{path} is damaged: row {bad[0] + 1} has status {table['status'][bad[0]]!r}")
     twice = table.index[table.duplicated([*KEY, *hyperparameter_columns(table)])]
@@ -295,7 +298,7 @@ def write_parquet(path: Path, table: pd.DataFrame) -> None:
 
 
 def ranked(table: pd.DataFrame) -> pd.DataFrame:
-    """Finished trials, best first.
+    """Trials that ran to their end, best first.
 
     By sum, then by CCR at 1e-3, 1e-2, 1e-1 and 1 in this order, then by setting, the smaller values first. Never by
     time: the same search ends in the same ``best.yaml`` however its trials happened to finish.

@@ -19,7 +19,7 @@ from oscbench.metrics import Predictions
 from oscbench.notes import Note
 from oscbench.postprocessors import POSTPROCESSORS, GridAnswer, OnePass, ScoreKind
 from oscbench.postprocessors.base import best_class, finite_logits, require_fitted, require_width
-from oscbench.testing.postprocessors import CHECKS, TRAIN, check_postprocessor, contract_cases, run_check
+from oscbench.testing.postprocessors import CHECKS, K, check_postprocessor, contract_cases, run_check
 
 PLUGIN = Path(__file__).parents[1] / "data" / "counted_plugin"
 CASES = [(name, *case) for name in POSTPROCESSORS.names() for case in contract_cases(name)]
@@ -162,7 +162,7 @@ class Overflows(Good):
 class NeedsNoFit(Good):
     def __init__(self, params: GoodParams, score_kind: ScoreKind = "native") -> None:
         super().__init__(params, score_kind)
-        self.width = TRAIN.require_logits("Good").shape[1]
+        self.width = K
 
 
 class AnyWidth(Good):

@@ -27,9 +27,10 @@ from oscbench.distributed.train import WorkerShare, _raise_if_final, train_on_ra
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.training.checkpoint import LAST, Checkpoint
 from oscbench.training.extract import ExtractionJob, extract_rows
+from oscbench.training.job import TrainingJob
 from oscbench.training.model import build_network
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import EPOCHS, TrainingJob
+from oscbench.training.run import EPOCHS
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 
@@ -132,7 +133,14 @@ def extraction_of(split: DataSplit, folder: Path) -> ExtractionJob:
     torch.manual_seed(0)
     Checkpoint(epoch=1, model=build_network("tiny", 4).state_dict()).save(folder / "w.pth")
     return ExtractionJob(
-        checkpoint=folder / "w.pth", network="tiny", n_outputs=4, what="test", split=split, crop=28, stored_side=32
+        checkpoint=folder / "w.pth",
+        network="tiny",
+        n_outputs=4,
+        n_known=4,
+        what="test",
+        split=split,
+        crop=28,
+        stored_side=32,
     )
 
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+import optuna
 import pytest
 import stepping_evaluator
 from feature_factory import make_features
@@ -19,6 +21,7 @@ from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.tuning.evaluator import Nobody
 from oscbench.tuning.search import Search, SearchRun
 from oscbench.tuning.space import Setting, load_space
+from oscbench.tuning.study import open_storage
 from oscbench.tuning.trials import read_trials
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session", "by_value")]
@@ -51,7 +54,7 @@ class Steps(Nobody):
         self.seen: dict[int, list[int]] = {}
 
     def step(self, run: SearchRun, setting: Setting, step: int, values: Mapping[str, float]) -> None:
-        assert values == {"loss": 1.0 / step}
+        assert values["loss"] == 1.0 / step
         self.seen.setdefault(setting["tail_size"], []).append(step)
 
 
@@ -89,3 +92,48 @@ def test_a_trial_that_never_fits_is_refused_at_once(tmp_path: Path) -> None:
     ):
         run_search(run, evaluator)
     assert len(evaluator.notes("cleaned up")) == 1
+
+
+def test_trials_that_fall_behind_are_stopped_early_recorded_and_shown_as_such(tmp_path: Path) -> None:
+    space = load_space("openmax", POSTPROCESSORS.info("openmax").params)
+    search = make_search(
+        tmp_path,
+        algorithm="openmax",
+        train=make_features(5, negatives=5),
+        validation=make_features(5, negatives=5, seed=1),
+        space=space,
+        kind="random",
+        trials=9,
+    )
+    evaluator = Stepping(log=tmp_path / "log", most=1, longest=STEPS)
+    with SearchRun(search) as run:
+        run_search(run, evaluator)
+        best = run.finish()
+    table = read_trials(search.folder / "trials.csv")
+    assert len(table) == 9
+    # One after the other: compared after the first and the third step with those that came as far (ASHA).
+    rungs: dict[int, list[float]] = {1: [], 3: []}
+    for row in table.to_dict("records"):
+        value, taken = row["tail_size"] / 100, len(evaluator.steps()[row["tail_size"]])
+        behind = None
+        for step, earlier in rungs.items():
+            stops = bool(earlier) and value < np.percentile(earlier, 100 * 2 / 3)
+            earlier.append(value)
+            if stops:
+                behind = step
+                break
+        assert (row["status"], row["sum"]) == ("pruned" if behind else "done", value)
+        assert taken == STEPS if behind is None else behind <= taken <= STEPS
+    assert {"done", "pruned"} == set(table["status"])
+    assert best.sum == table.loc[table["status"] == "done", "sum"].max()
+    (study,) = optuna.get_all_study_summaries(storage=open_storage(search.folder / "study.log"))
+    trials = optuna.load_study(study_name=study.study_name, storage=open_storage(search.folder / "study.log")).trials
+    states = {trial.user_attrs["trial_id"]: trial for trial in trials}
+    for row in table.to_dict("records"):
+        trial = states[row["trial_id"]]
+        assert trial.state.name == {"done": "COMPLETE", "pruned": "PRUNED"}[row["status"]]
+        assert set(trial.intermediate_values.values()) == {row["sum"]}
+    again = Stepping(log=tmp_path / "again", longest=STEPS)
+    with SearchRun(search) as run:
+        run_search(run, again)
+    assert not (tmp_path / "again").exists() or not again.steps()  # what was stopped is not run again

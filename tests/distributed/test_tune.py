@@ -16,7 +16,7 @@ import pytest
 import ray
 from feature_factory import make_features
 from ray import cloudpickle
-from search_factory import is_finished, make_search
+from search_factory import is_finished, make_search, shared
 
 from oscbench.distributed.service import start_service
 from oscbench.distributed.shards import ShardedSource
@@ -64,7 +64,7 @@ def test_tune_gives_the_rows_of_the_plain_objective_and_fills_the_study(tmp_path
             seen.append(run.done)
 
     with SearchRun(search) as run:
-        run_search(run, SharedFeatures.of(search), max_concurrent=3, watcher=Counting())
+        run_search(run, shared(search), max_concurrent=3, watcher=Counting())
         run.finish()
     assert seen == list(range(1, 13))
     settings = search.grid_settings()
@@ -84,7 +84,7 @@ def test_tune_gives_the_rows_of_the_plain_objective_and_fills_the_study(tmp_path
 def test_what_the_service_had_to_bend_reaches_the_search(tmp_path: Path) -> None:
     search = search_in(tmp_path, "openmax", ("tail_size=5,20,60", "distance_multiplier=2.0", "alpha=2,9"))
     with SearchRun(search) as run:
-        run_search(run, SharedFeatures.of(search), max_concurrent=2)
+        run_search(run, shared(search), max_concurrent=2)
     largest = {"tail_size": 60, "distance_multiplier": 2.0, "alpha": 9}
     method = POSTPROCESSORS.info("openmax")
     alone = method.value(method.params(**largest)).fit(TRAIN)
@@ -100,7 +100,7 @@ def test_what_the_service_had_to_bend_reaches_the_search(tmp_path: Path) -> None
 def test_a_method_without_hyperparameters_is_one_trial(tmp_path: Path) -> None:
     search = search_in(tmp_path, "mls", kind="optuna")
     with SearchRun(search) as run:
-        run_search(run, SharedFeatures.of(search))
+        run_search(run, shared(search))
         best = run.finish()
     assert best.params == {}
     assert best.score_kind == "logit"
@@ -114,7 +114,7 @@ def test_a_budgeted_search_repeats_and_resumes_exactly(tmp_path: Path) -> None:
         for trials in budgets:  # the second one is ended in its second generation and made longer
             search = search_in(tmp_path / name, "openmax", kind="optuna", trials=trials)
             with SearchRun(search) as run:
-                run_search(run, SharedFeatures.of(search), max_concurrent=concurrent)
+                run_search(run, shared(search), max_concurrent=concurrent)
                 run.finish()
         tables.append(read_trials(search.folder / "trials.csv"))
     names = search.hyperparameters
@@ -125,7 +125,7 @@ def test_a_budgeted_search_repeats_and_resumes_exactly(tmp_path: Path) -> None:
 def test_random_search_tries_what_its_seed_says(tmp_path: Path) -> None:
     search = search_in(tmp_path, "openmax", kind="random", trials=5)
     with SearchRun(search) as run:
-        run_search(run, SharedFeatures.of(search), max_concurrent=2)
+        run_search(run, shared(search), max_concurrent=2)
         run.finish()
     proposer = search.proposer()
     expected = [search.complete(proposer.propose() or {}) for _ in range(5)]
@@ -200,7 +200,7 @@ def test_progress_of_a_pass_arrives_before_its_results(tmp_path: Path, monkeypat
     search = search_in(tmp_path, "openmax", SMALL, train=PacedFeatures(**fields))
     try:
         with SearchRun(search) as run:
-            run_search(run, SharedFeatures.of(search), max_concurrent=2, watcher=Pacing())
+            run_search(run, shared(search), max_concurrent=2, watcher=Pacing())
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     first = [current for current in told[: told.index(1)] if current.done]
@@ -215,7 +215,7 @@ def test_what_failed_or_was_recorded_before_is_not_tried_again_when_another_tria
     search = search_in(tmp_path, "openmax", kind="random", trials=3)
     with SearchRun(search) as run:
         number, setting = OpenSettings(run).take() or (None, {})
-        recorder = _Recorder(run, SharedFeatures.of(search), Nobody())
+        recorder = _Recorder(run, shared(search), Nobody())
         for error in ("broken", "broken again"):
             recorder._record(setting, {"error": error})
         assert [row["error"] for row in run.journal.rows] == ["broken"]
@@ -286,7 +286,7 @@ def test_features_travel_by_reference_not_in_the_trial(
     search = search_in(tmp_path, "mls", train=dataclasses.replace(big, embedding=mapped, pooled=pooled))
     search = dataclasses.replace(search, validation=make_features(5, dims=600, negatives=9, seed=1))
     with SearchRun(search) as run:
-        run_search(run, SharedFeatures.of(search))
+        run_search(run, shared(search))
         run.finish()
     assert is_finished(search)
     (train,) = [value for value in stored if isinstance(value, FeatureSet) and len(value) == len(big)]
@@ -300,11 +300,11 @@ def test_features_travel_by_reference_not_in_the_trial(
 def test_a_time_budget_leaves_the_rest_for_later(tmp_path: Path) -> None:
     search = search_in(tmp_path, "openmax", SMALL)
     with SearchRun(search) as run:
-        run_search(run, SharedFeatures.of(search), time_budget=0.01)
+        run_search(run, shared(search), time_budget=0.01)
         assert run.done < search.total
     assert not is_finished(search)
     with SearchRun(search) as run:
-        run_search(run, SharedFeatures.of(search))
+        run_search(run, shared(search))
         run.finish()
     assert is_finished(search)
     assert len(read_trials(search.folder / "trials.csv")) == search.total
@@ -313,7 +313,7 @@ def test_a_time_budget_leaves_the_rest_for_later(tmp_path: Path) -> None:
 def test_tensorboard_events_on_request(tmp_path: Path) -> None:
     search = search_in(tmp_path, "mls")
     with SearchRun(search) as run:
-        run_search(run, SharedFeatures.of(search), tensorboard=True)
+        run_search(run, shared(search), tensorboard=True)
     assert list((search.folder / "ray").rglob("events.out.tfevents*"))
 
 

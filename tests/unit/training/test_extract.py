@@ -27,7 +27,14 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> ExtractionJob:
     Checkpoint(epoch=1, model=network.state_dict()).save(root / "w.pth")
     split = write_split(root, "test", [*small_labels(4, 3, 4), -2, -2, -2])
     return ExtractionJob(
-        checkpoint=root / "w.pth", network="tiny", n_outputs=4, what="a test", split=split, crop=28, stored_side=32
+        checkpoint=root / "w.pth",
+        network="tiny",
+        n_outputs=4,
+        n_known=4,
+        what="a test",
+        split=split,
+        crop=28,
+        stored_side=32,
     )
 
 

@@ -13,8 +13,9 @@ from small_images import small_labels, write_split
 
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.training.checkpoint import BEST, LAST, Checkpoint
+from oscbench.training.job import LossTask, TrainingJob
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import EPOCHS, TrainingJob, read_epochs, run_training
+from oscbench.training.run import EPOCHS, read_epochs, run_training
 from oscbench.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -129,7 +130,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_step(images: tuple, tmp_p
             return torch.ones(len(labels))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("oscbench.training.run.build_criterion", lambda job: Broken())
+        patch.setattr(LossTask, "criterion", lambda task, job: Broken())
         with pytest.raises(OscbenchError, match=r"nan in epoch 2, step 2; .* epoch 1 stays"):
             run_training(one, Workers(), CPU)
     assert_same_weights(weights(tmp_path), before)
@@ -150,7 +151,6 @@ def test_gradient_accumulation_equals_the_large_batch(images: tuple, tmp_path: P
     from oscbench.data.loading import LoaderConfig, open_loader
     from oscbench.training.loop import Place, train_epoch
     from oscbench.training.model import EmbeddingLayer
-    from oscbench.training.run import build_criterion
 
     class Flat(torch.nn.Module):
         def __init__(self) -> None:
@@ -169,12 +169,12 @@ def test_gradient_accumulation_equals_the_large_batch(images: tuple, tmp_path: P
         batches = [
             dataclasses.replace(batch, images=batch.images.double()) for batch in loader.epoch(0, np.arange(16), size)
         ]
-        criterion = build_criterion(job(images, tmp_path, loss="garbage"))
+        garbage = job(images, tmp_path, loss="garbage")
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         train_epoch(
             network,
             [batches],
-            criterion,
+            garbage.task.step(garbage),
             optimizer,
             place=Place(CPU),
             workers=Workers(),

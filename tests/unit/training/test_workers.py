@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from oscbench.data.loading import Batch
 from oscbench.losses import LOSSES, TrainingClasses
-from oscbench.training.loop import Place, train_epoch, validate
+from oscbench.training.loop import CriterionStep, Place, train_epoch, validate
 from oscbench.training.model import EmbeddingLayer
 from oscbench.training.workers import TorchWorkers, Workers
 
@@ -49,7 +49,7 @@ def trained(workers: Workers, rows: list[int], size: int) -> tuple[float, list[T
     loss = train_epoch(
         wrapped,
         [batches(rows, size)] * 3,
-        criterion,
+        CriterionStep(criterion),
         optimizer,
         place=Place(CPU),
         workers=workers,

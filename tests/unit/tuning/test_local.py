@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from feature_factory import make_features
-from search_factory import is_finished, make_search
+from search_factory import is_finished, make_search, shared
 from stepping_evaluator import STEPS, Stepping
 
 from oscbench.errors import OscbenchError
@@ -60,7 +60,7 @@ def test_rows_and_order_are_those_of_a_plain_loop(tmp_path: Path, kind: Any, tri
     whole, pieces = (search_in(tmp_path / name, *overrides, kind=kind, trials=trials) for name in "ab")
     seen = Seen()
     with SearchRun(whole) as run:
-        run_search_here(run, SharedFeatures.of(whole), watcher=seen)
+        run_search_here(run, shared(whole), watcher=seen)
         run.finish()
     assert [told for told in seen.told if isinstance(told, int)] == list(range(1, whole.total + 1))
     alone = SharedFeatures("openmax", TRAIN, VAL)
@@ -83,7 +83,7 @@ def test_rows_and_order_are_those_of_a_plain_loop(tmp_path: Path, kind: Any, tri
 def test_no_pass_begins_after_the_time_budget(tmp_path: Path) -> None:
     search = search_in(tmp_path)
     with SearchRun(search) as run:
-        run_search_here(run, SharedFeatures.of(search), time_budget=0.0)
+        run_search_here(run, shared(search), time_budget=0.0)
         assert run.done == 0
 
 
@@ -101,7 +101,11 @@ def test_a_trial_goes_on_from_its_folder_and_an_error_is_its_own(tmp_path: Path)
     with SearchRun(search) as run:
         run_search_here(run, evaluator, watcher=seen)
     assert evaluator.steps() == dict.fromkeys((1, 2), list(range(STEPS)))
-    assert seen.told == [(2, STEPS, {"loss": 1 / STEPS}), 2, 2]  # the failed trial counts as not finished
+    assert seen.told == [
+        (2, STEPS, dict.fromkeys(RATES, 0.02) | {"loss": 1 / STEPS}),
+        2,
+        2,
+    ]  # the failed trial counts as not finished
     assert [note["attempt"] for note in evaluator.notes("begun")] == [0, 0, 1, 0]
     assert read_trials(search.folder / "trials.csv")["error"].tolist() == ["", "", "RuntimeError: 13 is refused"]
     assert len(evaluator.notes("cleaned up")) == 2
@@ -116,7 +120,7 @@ def test_progress_of_a_pass_comes_before_its_results_and_never_goes_back(tmp_pat
     overrides = ("tail_size=5,20", "distance_multiplier=0.3,0.5", "metric=cosine,euclidean")
     search, seen = search_in(tmp_path, *overrides, algorithm="evm", train=train, validation=val), Seen()
     with SearchRun(search) as run:
-        run_search_here(run, SharedFeatures.of(search), together=4, watcher=seen)
+        run_search_here(run, shared(search), together=4, watcher=seen)
     first = seen.told[: seen.told.index(1)]
     assert len(first) > 3
     shares = [current.done / current.total for current in first]
@@ -168,7 +172,7 @@ def test_a_memory_budget_changes_the_passes_and_not_the_rows(monkeypatch: pytest
 def test_too_small_a_memory_budget_is_one_clear_line(tmp_path: Path) -> None:
     search = search_in(tmp_path, "tail_size=5", "distance_multiplier=0.3", algorithm="evm")
     with SearchRun(search) as run:
-        run_search_here(run, SharedFeatures.of(search, memory=1 << 20))
+        run_search_here(run, shared(search, memory=1 << 20))
         with pytest.raises(
             OscbenchError, match=r"no trial of evm finished: .*need at least \d+ MiB, the memory budget"
         ):

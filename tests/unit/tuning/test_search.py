@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from feature_factory import make_features
-from search_factory import is_finished, make_search
+from search_factory import is_finished, make_search, shared
 
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.metrics import ccr_at_fpr, oscr_curve
@@ -41,7 +41,7 @@ def small(runs: Path, **changes: Any) -> Search:
 
 def finish_all(search: Search, stop_after: int | None = None) -> None:
     """Runs a search in this process, in order, perhaps not to its end."""
-    evaluator = SharedFeatures.of(search)
+    evaluator = shared(search)
     with SearchRun(search) as run:
         for count, setting in enumerate(run.remaining()):
             if stop_after is not None and count >= stop_after:
@@ -51,6 +51,7 @@ def finish_all(search: Search, stop_after: int | None = None) -> None:
 
 
 STABLE = ["seconds", "finished_at"]
+ON_FEATURES = sorted(name for name in POSTPROCESSORS.names() if not POSTPROCESSORS.info(name).fine_tunes)
 
 
 def test_table_in_pieces_equals_table_at_once(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_table_in_pieces_equals_table_at_once(tmp_path: Path) -> None:
     assert Best.read(whole.folder / "best.yaml") == Best.read(pieces.folder / "best.yaml")
 
 
-@pytest.mark.parametrize("algorithm", sorted(name for name in POSTPROCESSORS.names()))
+@pytest.mark.parametrize("algorithm", ON_FEATURES)
 def test_one_by_one_batch_and_whole_grid_give_equal_rows(algorithm: str, tmp_path: Path) -> None:
     search = search_in(tmp_path, algorithm)
     settings = search.grid_settings()[:: max(1, search.total // 12)]
@@ -84,11 +85,11 @@ def test_one_by_one_batch_and_whole_grid_give_equal_rows(algorithm: str, tmp_pat
     assert [_rates(outcome) for outcome in halves] == (whole if halves else [])
 
 
-@pytest.mark.parametrize("algorithm", sorted(name for name in POSTPROCESSORS.names()))
+@pytest.mark.parametrize("algorithm", ON_FEATURES)
 def test_what_is_kept_between_calls_changes_nothing(algorithm: str, tmp_path: Path) -> None:
     search = search_in(tmp_path, algorithm)
     settings = search.grid_settings()[:: max(1, search.total // 12)]
-    fresh, keeping = SharedFeatures(algorithm, TRAIN, VAL), SharedFeatures.of(search)
+    fresh, keeping = SharedFeatures(algorithm, TRAIN, VAL), shared(search)
     for setting in settings:
         assert _rates(keeping([setting])[0]) == _rates(fresh([setting])[0])
     assert [_rates(outcome) for outcome in keeping(settings)] == [_rates(outcome) for outcome in fresh(settings)]
@@ -135,11 +136,11 @@ def test_features_without_logits_fail_with_a_clear_reason(tmp_path: Path) -> Non
 
 def test_validation_without_negatives_says_what_cannot_be_computed() -> None:
     with pytest.raises(UsageError, match=r"val has no negatives.*1e-3, 1e-2 and 1e-1 cannot be computed"):
-        check_validation(make_features(5), "val")
-    check_validation(VAL, "val")
+        check_validation(make_features(5).labels, "val")
+    check_validation(VAL.labels, "val")
     only_negatives = make_features(0, negatives=5)
     with pytest.raises(UsageError, match="has no known samples"):
-        check_validation(only_negatives, "val")
+        check_validation(only_negatives.labels, "val")
 
 
 def test_the_fingerprint_follows_what_decides_the_table_and_nothing_else(tmp_path: Path) -> None:

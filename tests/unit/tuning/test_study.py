@@ -165,6 +165,37 @@ def test_finished_and_failed_trials_are_in_the_study(tmp_path: Path) -> None:
     assert failed.user_attrs["error"] == "boom"
 
 
+def test_a_trial_on_its_way_is_shown_running_and_then_as_what_became_of_it(tmp_path: Path) -> None:
+    path, mirror = tmp_path / "study.log", StudyMirror(tmp_path)
+    log = StudyLog(path, "toy", SPACE, "grid", [])
+
+    def shown() -> list[tuple[str, dict[int, float], dict[str, Any]]]:
+        mirror.refresh()
+        (study,) = mirror.storage.get_all_studies()
+        copies = mirror.storage.get_all_trials(study._study_id)
+        assert [(t.state, t.intermediate_values, t.value) for t in copies] == [
+            (t.state, t.intermediate_values, t.value) for t in trials_in(path)
+        ]
+        return [(trial.state.name, trial.intermediate_values, trial.params) for trial in copies]
+
+    first, second = ({"tail_size": size, "mode": "a"} for size in (1, 2))
+    log.step(trial_id(first), first, 1, {"sum": 0.5})
+    assert shown() == [("RUNNING", {1: 0.5}, first)]
+    log.step(trial_id(second), second, 1, {"sum": 0.2})
+    log.step(trial_id(first), first, 2, {"sum": 0.6})
+    assert shown() == [("RUNNING", {1: 0.5, 2: 0.6}, first), ("RUNNING", {1: 0.2}, second)]
+    stopped = row(2, status="pruned", sum=0.2)
+    log.add(stopped)
+    assert [state for state, _, _ in shown()] == ["RUNNING", "PRUNED"]
+    log = StudyLog(path, "toy", SPACE, "grid", [stopped])  # killed and resumed: the first trial goes on
+    log.step(trial_id(first), first, 3, {"sum": 0.7})
+    log.add(row(1))
+    assert shown() == [("COMPLETE", {1: 0.5, 2: 0.6, 3: 0.7}, first), ("PRUNED", {1: 0.2}, second)]
+    assert trials_in(path)[0].user_attrs["ccr_1"] == 0.5
+    StudyLog(path, "toy", SPACE, "grid", [stopped, row(1)])
+    assert len(trials_in(path)) == 2
+
+
 def test_cut_at_every_byte_the_study_is_brought_in_step_with_the_table(tmp_path: Path) -> None:
     path = tmp_path / "study.log"
     rows = [row(1), row(2), row(3, "b")]

@@ -1,0 +1,390 @@
+"""Fine-tunings: a trained network goes on with placeholders, one network per setting."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from oscbench.errors import UsageError
+from oscbench.metrics import CcrRule
+from oscbench.origin import Origin
+from oscbench.postprocessors import ScoreKind
+from oscbench.postprocessors.proser import Proser, ProserParams
+from oscbench.records import from_mapping, sha256_file
+from oscbench.resources import Resources, WorkerAsk, WorkerShare
+from oscbench.stages.features import AnyFeatures, Features
+from oscbench.stages.network import Network, TrainedHere, TrainingResult
+from oscbench.stages.runner import OpenRunner, Session
+from oscbench.stages.stage import ensure
+from oscbench.training.checkpoint import LAST, Checkpoint
+from oscbench.training.epoch_metrics import EpochRow
+from oscbench.training.model import build_network
+from oscbench.training.proser import ProserTask, SharedTask, SharedTrunk, fine_tuning_recipe, trunk_cut
+from oscbench.training.recipes import TrainConfig
+from oscbench.tuning.evaluator import (
+    WAITING_CPUS,
+    EvaluationOptions,
+    Outcome,
+    SharedFeatures,
+    TrialContext,
+    check_validation,
+)
+from oscbench.tuning.space import Setting
+from oscbench.tuning.trials import RATES
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningConfig:
+    """What decides a fine-tuning, besides the network it starts from.
+
+    Attributes:
+        training: How it is run: images, optimisation, workers, seed.
+        setting: What is learned.
+    """
+
+    training: TrainConfig
+    setting: ProserParams
+
+    @property
+    def loss(self) -> str:
+        """Loss of the network it starts from."""
+        return self.training.loss
+
+    @property
+    def seed(self) -> int:
+        """That of the network it starts from."""
+        return self.training.seed
+
+
+def _training(features: Features, setting: ProserParams, workers: int) -> TrainConfig:
+    base = features.network
+    return TrainConfig(
+        loss=base.config.loss,
+        network=base.view.network,
+        crop=base.view.crop,
+        stored_side=base.view.stored_side,
+        recipe=fine_tuning_recipe(setting, normalise=base.view.normalise),
+        workers=workers,
+        loader=features.config.loader,
+        seed=base.config.seed,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedConfig(FineTuningConfig):
+    """Several fine-tunings with one setting but for the number of dummies.
+
+    Attributes:
+        dummies: Of each; the setting says 1, whoever asks.
+    """
+
+    dummies: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedFineTuning(TrainedHere[SharedConfig]):
+    """Fine-tunings side by side on one pass through a frozen trunk; its figures are those of the first.
+
+    Attributes:
+        base: The network they start from; the same stage as among the inputs.
+    """
+
+    name = "finetune-shared"
+    config_type = SharedConfig
+
+    base: Network[Any, Any]
+
+    @property
+    def settings(self) -> TrainConfig:
+        """See ``TrainedHere.settings``."""
+        return self.config.training
+
+    @property
+    def task(self) -> SharedTask:
+        """See ``TrainedHere.task``."""
+        return SharedTask(self.config.setting, self.config.dummies)
+
+    @property
+    def start(self) -> Path:
+        """See ``TrainedHere.start``."""
+        return self.base.weights
+
+    @property
+    def recipe(self) -> str:
+        """See ``Network.recipe``."""
+        return f"{self.base.recipe}; {Proser.name}"
+
+    @property
+    def alias(self) -> str:
+        """See ``Stage.alias``."""
+        return f"{self.base.place}/{Proser.name}/shared"
+
+    def describe(self) -> str:
+        """See ``Stage.describe``."""
+        return f"{super().describe()}, with {', '.join(map(str, self.config.dummies))} dummies side by side"
+
+    def _n_train(self) -> int:
+        return self.samples.expected_counts()["train"].known
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FineTuning(TrainedHere[FineTuningConfig]):
+    """A network with placeholders.
+
+    Attributes:
+        base: The network it starts from; the same stage as among the inputs.
+    """
+
+    name = "finetune"
+    config_type = FineTuningConfig
+
+    base: Network[Any, Any]
+
+    @classmethod
+    def of(
+        cls,
+        features: Features,
+        setting: ProserParams,
+        *,
+        workers: int = 1,
+        together: tuple[int, ...] = (),
+        **how: Any,
+    ) -> FineTuning:
+        """The fine-tuning of the network behind some features, from the pixels that those were made of.
+
+        Args:
+            features: Of the network it starts from.
+            setting: What is learned.
+            workers: Processes that train together.
+            together: Numbers of dummies that are trained side by side, where the trunk is frozen; default: this one.
+            how: ``ask`` and ``on_epoch``, see ``TrainedHere``.
+        """
+        base, training = features.network, _training(features, setting, workers)
+        inputs = dict(features.inputs)
+        if setting.trunk == "frozen":
+            inputs["shared"] = SharedFineTuning(
+                room=base.room,
+                config=SharedConfig(
+                    training=training,
+                    setting=dataclasses.replace(setting, dummies=1),
+                    dummies=together or (setting.dummies,),
+                ),
+                inputs=features.inputs,
+                samples=base.samples,
+                demo=base.demo,
+                base=base,
+                **how,
+            )
+        return cls(
+            room=base.room,
+            config=FineTuningConfig(training=training, setting=setting),
+            inputs=inputs,
+            samples=base.samples,
+            demo=base.demo,
+            base=base,
+            **how,
+        )
+
+    @property
+    def settings(self) -> TrainConfig:
+        """See ``TrainedHere.settings``."""
+        return self.config.training
+
+    @property
+    def task(self) -> ProserTask:
+        """See ``TrainedHere.task``."""
+        return ProserTask(self.config.setting)
+
+    @property
+    def start(self) -> Path:
+        """See ``TrainedHere.start``."""
+        return self.base.weights
+
+    @property
+    def recipe(self) -> str:
+        """See ``Network.recipe``."""
+        changed = {
+            field.name: getattr(self.config.setting, field.name)
+            for field in dataclasses.fields(ProserParams)
+            if field.name == "dummies" or getattr(self.config.setting, field.name) != field.default
+        }
+        return f"{self.base.recipe}; {Proser.name} " + ", ".join(f"{name}={value}" for name, value in changed.items())
+
+    @property
+    def origin(self) -> Origin:
+        """A network of its own."""
+        return dataclasses.replace(self.base.origin, recipe=self.recipe, train=self.fingerprint)
+
+    @property
+    def dummies(self) -> int:
+        """See ``Network.dummies``."""
+        return self.config.setting.dummies
+
+    @property
+    def place(self) -> str:
+        """See ``Network.place``."""
+        return f"{self.base.place}/{Proser.name}"
+
+    def admit(self, session: Session) -> None:
+        """What another stage has trained needs no workers."""
+        if "shared" not in self.inputs:
+            super().admit(session)
+
+    def make(self, work: Path, session: Session) -> TrainingResult:
+        """Trains, or takes its part of what was trained side by side."""
+        shared = self.inputs.get("shared")
+        if not isinstance(shared, SharedFineTuning):
+            return super().make(work, session)
+        found, result = Checkpoint.load(shared.weights), shared.result
+        weights = SharedTrunk.member_weights(found.model, self.dummies)
+        dataclasses.replace(found, model=weights, optimizer={}, scaler={}, fingerprint=self.fingerprint).save(
+            work / LAST
+        )
+        return TrainingResult(
+            epochs=result.epochs, last={}, best={}, weights=sha256_file(work / LAST), share=result.share
+        )
+
+    def describe(self) -> str:
+        """See ``Stage.describe``."""
+        dummies = self.config.setting.dummies
+        return f"{super().describe()}, {dummies} dumm{'ies' if dummies > 1 else 'y'}"
+
+    def _n_train(self) -> int:
+        return self.samples.expected_counts()["train"].known
+
+    def features(self, like: Features) -> Features:
+        """The features of the fine-tuned network, extracted as those of its base."""
+        return dataclasses.replace(like, inputs={**like.inputs, "train": self}, network=self, ask=self.ask)
+
+
+def fine_tuned(
+    features: AnyFeatures,
+    params: Mapping[str, Any],
+    workers: int,
+    ask: WorkerAsk = WorkerAsk(),  # noqa: B008 - frozen
+) -> Features:
+    """The features of the network behind ``features`` after its fine-tuning with a setting."""
+    assert isinstance(features, Features), "a user's own features have no network"
+    setting = from_mapping(ProserParams, params, f"parameters of {Proser.name}")
+    return FineTuning.of(features, setting, workers=workers, ask=ask).features(like=features)
+
+
+# --- each setting a trial ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningTrials:
+    """What a search asks: a setting in, a network fine-tuned and scored, its CCR at the four rates out.
+
+    Every fine-tuning is a stage of its own, so that one setting is trained once, whichever search asks for it.
+
+    Attributes:
+        features: Of the network that is fine-tuned.
+        workers: Processes that train a trial together.
+        share: What each of them gets.
+        rule: How CCR is read at a rate.
+        score_kind: Score the curve is made of.
+        open_runner: Who trains, from within a trial's process.
+        longest: Epochs of the longest trial, where poor ones may be stopped early.
+        together: Numbers of dummies that the first trial trains side by side for the others; empty: each its own.
+    """
+
+    features: Features
+    workers: int
+    share: WorkerShare
+    rule: CcrRule
+    score_kind: ScoreKind
+    open_runner: OpenRunner
+    longest: int | None = None
+    together: tuple[int, ...] = ()
+
+    keeps_folders = False
+
+    @property
+    def cpus(self) -> float:
+        """A trial with one worker is that worker; one with several waits for them."""
+        return self.share.cpus if self.workers == 1 else WAITING_CPUS
+
+    @property
+    def gpus(self) -> float:
+        """Likewise."""
+        return self.share.gpus if self.workers == 1 else 0.0
+
+    def concurrency(self, left: int, have: Resources) -> int:
+        """As many as have room for all their workers: a search must not wait for itself, nor for what one shares."""
+        if self.together:
+            return 1
+        return max(1, min(left, trials_at_once(have, self.workers, self.share)))
+
+    def clean_up(self) -> None:
+        """Nothing to end: workers end with their trial."""
+
+    def evaluate(self, setting: Setting, trial: TrialContext) -> Outcome:
+        """See ``TrialEvaluator.evaluate``."""
+
+        def report(row: EpochRow) -> None:
+            trial.report(int(row["epoch"]), epoch_figures(row))
+
+        params = from_mapping(ProserParams, setting, "setting")
+        ask = WorkerAsk(cpus=self.share.cpus, gpus=self.share.gpus)
+        network = FineTuning.of(
+            self.features, params, workers=self.workers, together=self.together, ask=ask, on_epoch=report
+        )
+        features = network.features(like=self.features)
+        with Session(self.open_runner) as session:
+            ensure([features], session, yes=True, in_use=False)
+        splits = features.load()
+        options = EvaluationOptions(rule=self.rule, score_kind=self.score_kind)
+        return SharedFeatures(Proser.name, splits.train, splits.val, options)([setting])[0]
+
+
+def epoch_figures(row: EpochRow) -> Mapping[str, float]:
+    """What of an epoch is shown while its trial runs, and compared with other trials."""
+    rates = {name: row[name] for name in RATES if name != "sum"}
+    return {"sum": row["ccr_sum"], **rates, "accuracy": row["val_accuracy"], "loss": row["train_loss"]}
+
+
+def trials_at_once(have: Resources, workers: int, share: WorkerShare) -> int:
+    """How many trials the cluster has room for."""
+    by_cpu = have.cpus // (workers * share.cpus)
+    return min(by_cpu, int(have.gpus / (workers * share.gpus))) if share.gpus else by_cpu
+
+
+def trial_share(have: Resources, trials: int, workers: int, ask: WorkerAsk) -> WorkerShare:
+    """What each worker gets so that many trials run at once, rather than few on many CPUs each.
+
+    Args:
+        have: What there is.
+        trials: How many are to be run.
+        workers: Processes that train a trial together.
+        ask: What the user says.
+    """
+    gpus = ask.gpus_of(have)
+    room = int(have.gpus / (workers * gpus)) if gpus else have.cpus // workers
+    at_once = max(1, min(trials, room))
+    return WorkerShare(cpus=ask.cpus or max(1, have.cpus // (at_once * workers)), gpus=gpus)
+
+
+def check_base(features: Features) -> None:
+    """Refuses a network that cannot be fine-tuned, and samples on which the result could not be judged."""
+    base = features.network
+    if base.dummies:
+        raise UsageError(
+            f"{base.folder} has {base.dummies} dummies already, it was fine-tuned by {Proser.name}; give the network "
+            f"it was made from, or take it as it is (`oscbench evaluate --alg {Proser.name}`)"
+        )
+    with torch.device("meta"):
+        trunk_cut(build_network(base.view.network, base.n_outputs).resnet_base)
+    if base.samples.state() == "done":
+        check_validation(np.asarray(base.samples.table("val").labels), str(base.samples.folder / "val"))
+
+
+def fine_tuning_seconds(features: Features, share: WorkerShare, workers: int) -> float:
+    """About how long one fine-tuning with the usual number of epochs takes."""
+    return FineTuning.of(features, ProserParams(), workers=workers).seconds_with(share)
