@@ -46,8 +46,15 @@ ASK_ABOVE_SECONDS = 600.0
 """A stage that nobody asked for by name and that would take longer needs ``--yes``."""
 
 
+class _Travels:
+    """Takes its paths along as absolute ones: the process that unpickles it works in another folder."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value.absolute() if isinstance(value, Path) else value for name, value in vars(self).items()}
+
+
 @dataclass(frozen=True)
-class Room:
+class Room(_Travels):
     """The folder of one (data, protocol) below ``--runs``, in which its stages lie side by side.
 
     >>> Room(Path("runs"), "demo-1a2b3c4d", "p1").root.as_posix()
@@ -107,7 +114,7 @@ def _holds_aliases(folder: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stage(ABC, Generic[C, R]):
+class Stage(_Travels, ABC, Generic[C, R]):
     """One step from images to scores.
 
     A subclass names its record types and says how the stage is made. Fields beside ``config`` and ``inputs`` (where

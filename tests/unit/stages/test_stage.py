@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,20 @@ def test_the_fingerprint_is_known_before_and_depends_on_config_and_inputs_alone(
     assert Add(room=room, config=Number(value=3), inputs={"before": second, "first": changed}).fingerprint not in (
         third.fingerprint,
     )
+
+
+def test_a_stage_that_travels_to_a_process_elsewhere_finds_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    first, second, _ = chain(Room(Path("runs"), "data", "p1"), [])
+    assert not second.folder.is_absolute()  # as the user has said it
+    ensure([second], SESSION)
+    travels = pickle.dumps(second)
+    monkeypatch.chdir(tmp_path)
+    arrived = pickle.loads(travels)
+    assert arrived.folder == tmp_path / "here" / second.folder
+    assert arrived.result == Total(total=3)
+    assert arrived.inputs["before"].folder == tmp_path / "here" / first.folder
 
 
 def test_a_graph_is_made_inputs_first_each_once_and_then_re_used(room: Room):
