@@ -35,7 +35,9 @@ def extract_on_ray(job: ExtractionJob, share: WorkerShare, progress: ProgressFn 
     slots = int(have.gpus / share.gpus) if share.gpus else have.cpus // share.cpus
     n = len(job.split)
     shards = np.array_split(np.arange(n), min(n, max(slots, math.ceil(n / ROWS_PER_TASK))))
-    task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus, max_retries=3)(_task)
+    # Wherever there is room: within a trial of a search, tasks would be kept to what Tune has set aside for the trial.
+    options = {"max_retries": 3, "scheduling_strategy": "DEFAULT"}
+    task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus, **options)(_task)
     reference = ray.put(dataclasses.replace(job, threads=share.cpus))
     running = {task.remote(reference, shard): number for number, shard in enumerate(shards)}
     parts: dict[int, Rows] = {}

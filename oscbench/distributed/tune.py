@@ -220,7 +220,9 @@ def run_search(
             folders = (run.search.folder / TRIALS).resolve()
             trainable = tune.with_parameters(training_trial, evaluator=evaluator, folders=folders)
         ending.callback(lambda: _end(recorder.running()))
-        trainable = tune.with_resources(trainable, {"cpu": evaluator.cpus, "gpu": evaluator.gpus})
+        wanted = {"cpu": evaluator.cpus, "gpu": evaluator.gpus}
+        # Tune must reserve something, also for a trial that leaves everything to its workers: a byte.
+        trainable = tune.with_resources(trainable, wanted if any(wanted.values()) else {"memory": 1})
         started = time.monotonic()
         reuse = isinstance(evaluator, SharedFeatures)  # a training would inherit the memory of the one before
         for _ in range(ROUNDS):

@@ -28,7 +28,6 @@ from oscbench.training.model import build_network
 from oscbench.training.proser import ProserTask, SharedTask, SharedTrunk, fine_tuning_recipe, trunk_cut
 from oscbench.training.recipes import TrainConfig
 from oscbench.tuning.evaluator import (
-    WAITING_CPUS,
     EvaluationOptions,
     Outcome,
     SharedFeatures,
@@ -308,8 +307,8 @@ class FineTuningTrials:
 
     @property
     def cpus(self) -> float:
-        """A trial with one worker is that worker; one with several waits for them."""
-        return self.share.cpus if self.workers == 1 else WAITING_CPUS
+        """A trial with one worker is that worker; one with several leaves every CPU to them and waits."""
+        return self.share.cpus if self.workers == 1 else 0.0
 
     @property
     def gpus(self) -> float:
