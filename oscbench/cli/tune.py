@@ -151,6 +151,8 @@ def tune(
         raise UsageError("--network belongs to --checkpoint; an own training knows its network")
     if share_trunk and search != "grid":
         raise UsageError(f"--share-trunk trains the dummies of a grid side by side; leave out --search {search}")
+    if share_trunk and found.grid.get("trunk") != ("frozen",):
+        raise UsageError("--share-trunk works on a frozen trunk; leave out --set trunk")
     if local and tensorboard:
         raise UsageError("--tensorboard is written by Ray Tune; leave it out with --local")
     view = LiveView(runs)

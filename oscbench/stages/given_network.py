@@ -19,6 +19,7 @@ from oscbench.stages.runner import Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.workspace import Workspace
 from oscbench.training.checkpoint import LAST, Checkpoint
+from oscbench.training.extract import network_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +150,8 @@ def given_network(
             f"{file}{made_for} has {found.n_outputs} outputs, {made.what} needs "
             f"{made.n_outputs}; give the checkpoint of that protocol and loss"
         )
+    wanted = f"{view.network} for {made.what}"  # foreign or missing weights are refused before anything is kept
+    network_in(found, view.network, made.n_outputs, samples.protocol.n_known, where=str(file), wanted=wanted)
     return made
 
 

@@ -202,6 +202,12 @@ class Tune(Stage[SearchConfig, SearchResult]):
         elif self.features.state() in ("done", "given"):
             check_validation(self.features.load().val.labels, str(self.features.folder / "val"))
 
+    def admit(self, session: Session) -> None:
+        """Refuses workers that cannot be had."""
+        super().admit(session)
+        if self.fine_tuned is not None:
+            session.runner.training_share(self.config.workers, self.ask)
+
     @property
     def fine_tuned(self) -> Features | None:
         """The features of the network that each trial fine-tunes; ``None`` where trials share those features."""

@@ -70,11 +70,18 @@ class ExtractionJob:
 
 def load_network(job: ExtractionJob) -> Classifier:
     """The trained network; a checkpoint of another width or architecture is refused with both values."""
-    checkpoint = Checkpoint.load(job.checkpoint)
-    base = build_network(job.network, job.n_outputs, checkpoint.embedding_size)
-    network = ProserNetwork(base, job.n_known, checkpoint.dummies) if checkpoint.dummies else base
-    load_weights(network, checkpoint, where=str(job.checkpoint), wanted=f"{job.network} for {job.what}")
-    return network.eval()
+    checkpoint, wanted = Checkpoint.load(job.checkpoint), f"{job.network} for {job.what}"
+    return network_in(checkpoint, job.network, job.n_outputs, job.n_known, where=str(job.checkpoint), wanted=wanted)
+
+
+def network_in(
+    checkpoint: Checkpoint, network: str, n_outputs: int, n_known: int, *, where: str, wanted: str
+) -> Classifier:
+    """The network in a checkpoint, ready to answer; see ``load_weights`` for what is refused."""
+    base = build_network(network, n_outputs, checkpoint.embedding_size)
+    found = ProserNetwork(base, n_known, checkpoint.dummies) if checkpoint.dummies else base
+    load_weights(found, checkpoint, where=where, wanted=wanted)
+    return found.eval()
 
 
 def network_head(job: ExtractionJob) -> Head | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from processes import SEED, alive, descendants, earlier_and_earlier, kill_one, title
+from processes import SEED, earlier_and_earlier, kill_one, named_below, wait_for_the_end_of
 from small_images import write_split
 
 from oscbench.protocols.base import make_protocol, write_protocol
@@ -154,13 +154,10 @@ def test_a_driver_killed_at_any_moment_goes_on_to_the_same_weights(
         driver = user.start()
         with contextlib.suppress(subprocess.TimeoutExpired):
             driver.wait(moment)
-        below = [pid for pid in descendants(driver.pid) if title(pid).startswith("ray::ImplicitFunc")]
+        below = named_below(driver.pid, TRIAL)
         driver.kill()
         driver.communicate()
-        deadline = time.monotonic() + 120
-        while any(map(alive, below)):
-            assert time.monotonic() < deadline, "the killed driver's trials go on"
-            time.sleep(0.05)
+        wait_for_the_end_of(below, "the killed driver's trials")
         finished = {path.parent.name for path in user.room.glob("finetune-*/meta.json")}
         before = user.epochs()
         user.finish()
@@ -190,17 +187,14 @@ def test_a_trial_killed_at_any_moment_goes_on_to_the_same_weights(
             break
 
 
-def test_two_workers_go_on_after_one_is_lost_and_come_near_a_single_one(
-    trained: User, undisturbed: Undisturbed, tmp_path: Path, chance: random.Random
+def test_two_workers_of_a_trial_go_on_to_the_same_weights_after_one_is_lost(
+    trained: User, tmp_path: Path, chance: random.Random
 ) -> None:
     quiet = copy_of(trained, tmp_path / "quiet")
     started = time.monotonic()
     quiet.finish("--num-workers", "2", "--cpus-per-worker", "1")
     seconds = time.monotonic() - started
-    table = quiet.table()
-    assert table["status"].tolist() == ["done"] * len(DUMMIES)
-    # Batches are cut otherwise, so the same is learned in other steps.
-    assert (table["ccr_1"] - undisturbed.user.table()["ccr_1"]).abs().max() <= 0.2
+    assert quiet.table()["status"].tolist() == ["done"] * len(DUMMIES)
     for moment in earlier_and_earlier("a worker", chance.random(), seconds):
         user = copy_of(trained, tmp_path / f"{moment:.3f}")
         driver = user.start("--num-workers", "2", "--cpus-per-worker", "1")

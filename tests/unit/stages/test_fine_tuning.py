@@ -200,6 +200,29 @@ def test_checkpoint_files_are_taken_as_base_and_as_fine_tuned_networks(
         tune(given).check()
 
 
+def test_a_file_with_foreign_weights_is_refused_before_anything_of_it_is_kept(user: Path, tmp_path: Path) -> None:
+    base = features(user, "softmax")
+    weights = dict(Checkpoint.load(base.network.weights).model)
+    weights["resnet_base.nothing.weight"] = weights.pop("resnet_base.conv1.weight")
+    torch.save({"epoch": 3, "model_state_dict": weights}, tmp_path / "foreign.pth")
+    before = set(base.room.root.iterdir())
+    words = (
+        "foreign.pth holds another network, not tiny for protocol small with loss softmax: .*conv1.weight is missing"
+    )
+    with pytest.raises(UsageError, match=words):
+        features(user, "softmax", checkpoint=tmp_path / "foreign.pth", network="tiny")
+    assert set(base.room.root.iterdir()) == before
+
+
+def test_workers_that_cannot_be_had_are_refused_before_the_search_is_begun(user: Path, session: Session) -> None:
+    base = features(user, "softmax")
+    space = load_space("proser", POSTPROCESSORS.info("proser").params, overrides=["epochs=1"])
+    search = Tune.of(base, "proser", space, Unwatched(), training=dataclasses.replace(OPTIONS, workers=3))
+    with pytest.raises(UsageError, match="3 workers need Ray"):
+        ensure([search], session)
+    assert not search.folder.exists()
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [

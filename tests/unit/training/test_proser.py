@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor, multiprocessing, nn
 
 from oscbench.data.loading import Batch
 from oscbench.errors import UsageError
@@ -19,7 +20,7 @@ from oscbench.postprocessors.proser import ProserParams
 from oscbench.training.loop import Place, train_epoch
 from oscbench.training.model import OpenSetNetwork, build_network
 from oscbench.training.proser import Mixture, Outputs, ProserNetwork, ProserStep, draw_mixture, loss_terms
-from oscbench.training.workers import Workers
+from oscbench.training.workers import TorchWorkers, Workers
 
 GOLDEN = np.load(Path(__file__).parents[2] / "data" / "proser_golden.npz")
 CPU = Place(torch.device("cpu"))
@@ -285,3 +286,60 @@ def test_trunks_with_four_stages_are_cut_after_the_third(name: str, side: int) -
 def test_trunks_without_stages_are_refused(name: str) -> None:
     with torch.device("meta"), pytest.raises(UsageError, match="has no such stages; take a network of the families"):
         ProserNetwork(build_network(name, K), K, 2)
+
+
+# --- several workers -----------------------------------------------------------------------------------------------
+
+
+def halves_of_steps(steps: int) -> list[tuple[Batch, Batch]]:
+    """The batches of two workers, of unequal size, one without a pair that could be mixed."""
+    random = torch.Generator().manual_seed(0)
+    halves = []
+    for step in range(steps):
+        labels = [torch.randint(K, (9,), generator=random), torch.zeros(6, dtype=torch.int64)]
+        halves.append(
+            tuple(
+                Batch(torch.rand(len(of), 8, generator=random)[:, :, None, None], of, torch.arange(len(of)) + first)
+                for of, first in zip(labels, (100 * step, 100 * step + 50), strict=True)
+            )
+        )
+    return halves
+
+
+def fine_tuned(workers: Workers, steps: list[list[Batch]]) -> tuple[float, list[Tensor]]:
+    """Loss and weights after three epochs."""
+    torch.manual_seed(0)
+    network = ProserNetwork(OpenSetNetwork(Stub(), 5, 5), K, 3, cut="first").double()
+    wrapped = workers.wrap(network, CPU.device)
+    steps = [[Batch(b.images.double(), b.labels, b.ids) for b in batches] for batches in steps]
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    for epoch in range(3):
+        loss = train_epoch(
+            wrapped,
+            steps,
+            ProserStep(ProserParams(dummies=3), seed=1),
+            optimizer,
+            place=CPU,
+            workers=workers,
+            scaler=torch.amp.GradScaler("cpu", enabled=False),
+            rate_at_step=lambda _: 0.1,
+            epoch=epoch,
+        )
+    return loss, [value.detach() for value in network.parameters()]
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.save(fine_tuned(TorchWorkers(), [[halves[rank]] for halves in halves_of_steps(4)]), f"{folder}/{rank}.pth")
+    dist.destroy_process_group()
+
+
+def test_two_workers_take_the_steps_of_one_that_accumulates_their_batches(tmp_path: Path) -> None:
+    """In double precision, so that the order of additions is all that differs."""
+    loss, weights = fine_tuned(Workers(), [list(halves) for halves in halves_of_steps(4)])
+    multiprocessing.spawn(one_of_two, (str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        found, other_weights = torch.load(tmp_path / f"{rank}.pth", weights_only=True)
+        assert found == pytest.approx(loss, rel=1e-6)  # losses are summed in single precision
+        for one, other in zip(weights, other_weights, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
