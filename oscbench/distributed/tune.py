@@ -224,13 +224,12 @@ def run_search(
         # Tune must reserve something, also for a trial that leaves everything to its workers: a byte.
         trainable = tune.with_resources(trainable, wanted if any(wanted.values()) else {"memory": 1})
         started = time.monotonic()
-        reuse = isinstance(evaluator, SharedFeatures)  # a training would inherit the memory of the one before
         for _ in range(ROUNDS):
             rest = None if time_budget is None else time_budget - (time.monotonic() - started)
             if rest is not None and rest <= 0:
                 break
             grid, recorder.lost = recorder.lost or run.remaining(), []
-            _fit(run, grid, recorder, trainable, at_once, rest, tensorboard, stopping, reuse=reuse)
+            _fit(run, grid, recorder, trainable, at_once, rest, tensorboard, stopping)
             if not recorder.lost:
                 break
         recorder.give_up()
@@ -286,8 +285,6 @@ def _fit(
     time_budget: float | None,
     tensorboard: bool,
     stopping: EarlyStopping | None,
-    *,
-    reuse: bool,
 ) -> None:
     _quiet_tune()
     callbacks: list[tune.Callback] = [recorder]
@@ -303,7 +300,7 @@ def _fit(
             search_alg=None if exhaustive else _ProposalSearcher(run),
             scheduler=stopping,
             num_samples=1 if exhaustive else -1,
-            reuse_actors=reuse,
+            reuse_actors=True,  # a process costs more than a small trial, and seconds of imports before a training
             max_concurrent_trials=at_once,
             time_budget_s=time_budget,
             trial_dirname_creator=_trial_folder,
