@@ -101,6 +101,8 @@ class ProserNetwork(Classifier):
         self.dummy_classifier = nn.Linear(base.embedding_size, dummies)
         self.n_known = n_known
         self._cut = cut or trunk_cut(base.resnet_base)
+        self._halves = _Halves()
+        _normalise_halfwise(base, self._halves)
 
     @property
     def n_outputs(self) -> int:
@@ -111,34 +113,67 @@ class ProserNetwork(Classifier):
         """(N, K + 1) logits, (N, D) embedding and (N, P) pooled vector; with a mixture what a training step needs.
 
         Then the first half of the images is mixed at the cut and the second half is not: the ``Outputs`` of the rows
-        that are mixed, and those of the second half. Batch statistics are taken of each half by itself.
+        that are mixed, ``None`` where there is none, and those of the second half.
         """
-        if mixture is not None:
-            half = len(images) // 2
-            return self._mixed(images[:half], mixture), self._outputs(images[half:])[0]
-        outputs, embedding, pooled = self._outputs(images)
-        return outputs.joined(), embedding, pooled
+        if mixture is None:
+            outputs, embedding, pooled = self._outputs(images)
+            return outputs.joined(), embedding, pooled
+        n_mixed, sizes = len(mixture.rows), [len(images) // 2, len(images) - len(images) // 2]
+
+        def mix(hidden: Tensor) -> Tensor:
+            first, clean = torch.split(hidden, sizes)
+            self._halves.first = n_mixed
+            return torch.cat([mixture.of(first), clean]) if n_mixed else clean
+
+        self._halves.first = sizes[0]
+        try:
+            with _at_the_cut(self.resnet_base.resnet_base, self._cut, mix):
+                known, dummies = (torch.split(output, [n_mixed, sizes[1]]) for output in self._outputs(images)[0])
+        finally:
+            self._halves.first = 0
+        return (Outputs(known[0], dummies[0]) if n_mixed else None), Outputs(known[1], dummies[1])
 
     def _outputs(self, images: Tensor) -> tuple[Outputs, Tensor, Tensor]:
         embedding, pooled = self.resnet_base.resnet_base(images)
         known = self.resnet_base.logits(embedding)[:, : self.n_known]
         return Outputs(known, self.dummy_classifier(embedding)), embedding, pooled
 
-    def _mixed(self, images: Tensor, mixture: Mixture) -> Outputs | None:
-        """The outputs of mixed rows; ``None`` where no row is left. The trunk before the cut sees all rows."""
-        if len(images) == 0:
-            return None
 
-        def mix(hidden: Tensor) -> Tensor:
-            if len(mixture.rows) == 0:
-                raise _LeftAtTheCutError(hidden)
-            return mixture.of(hidden)
+@dataclass
+class _Halves:
+    """How many rows of a pass belong to its first half; 0: it has only one."""
 
-        try:
-            with _at_the_cut(self.resnet_base.resnet_base, self._cut, mix):
-                return self._outputs(images)[0]
-        except _LeftAtTheCutError:
-            return None
+    first: int = 0
+
+
+class _HalfwiseNorm(nn.BatchNorm2d):
+    """Batch normalisation that takes its statistics of each half of a batch by itself, the first one first.
+
+    As if the halves were passed one after the other; but all other layers then see the whole batch, which a small
+    network takes a fifth less time for.
+    """
+
+    def __init__(self, norm: nn.BatchNorm2d, halves: _Halves) -> None:
+        super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        self.load_state_dict(norm.state_dict())
+        self._halves = halves
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
+        """See ``nn.BatchNorm2d``."""
+        first = self._halves.first
+        if not first or not self.training:
+            return super().forward(input)
+        mixed, clean = torch.split(input, [first, len(input) - first])
+        return torch.cat([super().forward(mixed), super().forward(clean)])
+
+
+def _normalise_halfwise(part: nn.Module, halves: _Halves) -> None:
+    """Puts a ``_HalfwiseNorm`` in the place of every batch normalisation."""
+    for name, child in part.named_children():
+        if isinstance(child, nn.BatchNorm2d):
+            setattr(part, name, _HalfwiseNorm(child, halves))
+        else:
+            _normalise_halfwise(child, halves)
 
 
 @contextlib.contextmanager

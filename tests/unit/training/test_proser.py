@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,15 @@ from oscbench.numerics.softmax import single_softmax
 from oscbench.postprocessors.proser import ProserParams
 from oscbench.training.loop import Place, train_epoch
 from oscbench.training.model import OpenSetNetwork, build_network
-from oscbench.training.proser import Mixture, Outputs, ProserNetwork, ProserStep, draw_mixture, loss_terms
+from oscbench.training.proser import (
+    Mixture,
+    Outputs,
+    ProserNetwork,
+    ProserStep,
+    draw_mixture,
+    loss_terms,
+    trunk_cut,
+)
 from oscbench.training.workers import TorchWorkers, Workers
 
 GOLDEN = np.load(Path(__file__).parents[2] / "data" / "proser_golden.npz")
@@ -273,13 +283,54 @@ def test_the_strongest_dummy_is_the_logit_of_unknown_and_a_garbage_output_is_lef
 def test_trunks_with_four_stages_are_cut_after_the_third(name: str, side: int) -> None:
     torch.manual_seed(0)
     network = ProserNetwork(build_network(name, K), K, 2).train()
-    images, rows = torch.rand(4, 3, side, side), torch.arange(2)
+    images, rows = torch.rand(8, 3, side, side), torch.arange(2)
     parts = dict(network.resnet_base.resnet_base.named_modules())
     sizes: list[int] = []
     parts[network._cut].register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
-    mixed, clean = network(images.repeat(2, 1, 1, 1), Mixture(0.5, rows, rows.flip(0)))
-    assert sizes == [4, 4]  # all rows come to the cut, those that are mixed leave it
+    mixed, clean = network(images, Mixture(0.5, rows, rows.flip(0)))
+    assert sizes == [8]
     assert (len(mixed.known), len(clean.known)) == (2, 4)
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 3], []])
+@pytest.mark.parametrize("name", ["tiny", "resnet18", "densenet121"])
+def test_one_pass_does_what_two_passes_of_a_half_each_do(name: str, rows: list[int]) -> None:
+    torch.manual_seed(0)
+    plain = build_network(name, K).double().train()
+    images, mixture = (
+        torch.rand(9, 3, 64, 64).double(),
+        Mixture(0.3, torch.tensor(rows).long(), torch.tensor([3, 0, 1])),
+    )
+    mixture = mixture._replace(partners=mixture.partners[: len(rows)])
+    network = ProserNetwork(copy.deepcopy(plain), K, 2).double().train()
+    mixed, clean = network(images, mixture)
+    ((0.0 if mixed is None else mixed.known.square().sum()) + clean.known.square().sum()).backward()
+
+    # The same on a network that knows nothing of halves: mixed rows first, then the clean ones.
+    trunk, left = plain.resnet_base, []
+
+    def mix(module: nn.Module, inputs: Tensor, hidden: Tensor) -> Tensor:
+        left.append(hidden)
+        if not rows:
+            raise KeyError("no row is left")
+        return mixture.of(hidden)
+
+    hook = trunk.get_submodule(trunk_cut(trunk)).register_forward_hook(mix)
+    with contextlib.nullcontext() if rows else pytest.raises(KeyError):
+        one = plain(images[:4])[0]
+    hook.remove()
+    two = plain(images[4:])[0]
+    ((one.square().sum() if rows else 0.0) + two.square().sum()).backward()
+    assert len(left) == 1
+    assert (mixed is None) == (not rows)
+    if mixed is not None:
+        torch.testing.assert_close(mixed.known, one)
+    torch.testing.assert_close(clean.known, two)
+    ours = dict(network.resnet_base.named_parameters()) | dict(network.resnet_base.named_buffers())
+    for part, value in [*plain.named_parameters(), *plain.named_buffers()]:
+        torch.testing.assert_close(ours[part], value)
+        if isinstance(value, nn.Parameter):
+            torch.testing.assert_close(ours[part].grad, value.grad)
 
 
 @pytest.mark.parametrize("name", ["vgg11", "mobilenet_v2", "vit_b_16"])
