@@ -6,7 +6,7 @@ runs the named parts (default: all), prints a table and writes benchmarks/proser
 are not run keep their rows. ``--quick`` runs less of everything, to see that it works; its figures are not written.
 
 step   one training step beside one of plain cross entropy: same network, same number of images, turn by turn.
-grid   the six fine-tunings of embedded protocol 2, loss EOS, through Ray Tune, and how long they take without it.
+grid   the six fine-tunings of embedded protocol 2, loss EOS, through Ray Tune, and what of it is not training.
 seeds  PROSER's best of the grid beside the maximum softmax score, embedded protocol 2, EOS and SoftMax, seeds 0 to 2.
 trunk  ``--share-trunk`` beside separate fine-tunings of that grid: time, and what the frozen stages change.
 """

@@ -40,7 +40,10 @@ AddressOption = Annotated[
 ]
 LocalOption = Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")]
 NumWorkersOption = Annotated[
-    int, typer.Option("--num-workers", min=1, help="Workers of a training that is not there yet.")
+    int,
+    typer.Option(
+        "--num-workers", min=1, help="Workers of a training that is not there yet, and of a trial that trains."
+    ),
 ]
 CpusPerWorkerOption = Annotated[
     int | None, typer.Option("--cpus-per-worker", min=1, help="CPUs of each worker; default: an equal share.")

@@ -72,8 +72,6 @@ def extract(
 
     if checkpoint is not None and loss == "all":
         raise UsageError("--checkpoint is one network; name its --loss instead of all")
-    if network is not None and checkpoint is None:
-        raise UsageError("--network belongs to --checkpoint; an own training knows its network")
     request = FeatureRequest(
         runs=runs,
         protocol=protocol,

@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    alg: Annotated[str, typer.Option("--alg", help="Algorithm: mss, mls, openmax, evm, …")],
+    alg: Annotated[str, typer.Option("--alg", help="Algorithm: mss, mls, openmax, evm, proser, …")],
     protocol: Annotated[
         str | None, typer.Option("--protocol", "-p", help="1, 2, 3, or a protocol file of one's own.")
     ] = None,
@@ -56,7 +56,10 @@ def tune(
     ] = None,
     search: Annotated[
         Literal["grid", "optuna", "random"],
-        typer.Option("--search", help="Every grid point, or a budget of drawn ones."),
+        typer.Option(
+            "--search",
+            help="Every grid point, or a budget of drawn ones, of which Ray Tune stops poor trainings early.",
+        ),
     ] = "grid",
     trials: Annotated[
         int | None, typer.Option("--trials", min=1, help="Budget of optuna and random (default 60).")
@@ -72,7 +75,11 @@ def tune(
         list[str] | None, typer.Option("--set", help="Replace one axis: tail_size=50,100. Repeatable.")
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", help="How proser fine-tunes: published (the default) or authors.")
+        str | None,
+        typer.Option(
+            "--recipe",
+            help="How proser fine-tunes: published (the default), or authors, which sets λ0, rate and epochs.",
+        ),
     ] = None,
     share_trunk: Annotated[
         bool,
@@ -117,7 +124,7 @@ def tune(
 ) -> None:
     """Find the best hyperparameters of a post-processor: the main job.
 
-    Missing stages (data, training, features) are run first. Every finished trial is kept: a killed search goes on
+    Missing stages (data, training, features) are run first; proser fine-tunes the network instead, once per setting. Every finished trial is kept: a killed search goes on
     where it was when the same command is run again. `oscbench watch` shows it live.
     """
     from oscbench.cli.train import parse_losses
@@ -147,8 +154,6 @@ def tune(
         network=network,
         options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
     )
-    if network is not None and checkpoint is None:
-        raise UsageError("--network belongs to --checkpoint; an own training knows its network")
     if share_trunk and search != "grid":
         raise UsageError(f"--share-trunk trains the dummies of a grid side by side; leave out --search {search}")
     if share_trunk and found.grid.get("trunk") != ("frozen",):

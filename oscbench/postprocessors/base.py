@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
 
@@ -126,8 +126,8 @@ class Method(Entry[Callable[..., PostProcessor]]):
     score_kinds: tuple[ScoreKind, ...]
     per_class: bool
     one_pass: bool
-    fine_tunes: bool = False
-    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fine_tunes: bool
+    recipes: Mapping[str, Mapping[str, Any]]
 
     @property
     def shares_work(self) -> bool:

@@ -27,13 +27,13 @@ class ProserParams:
         dummies: B, the outputs beside those of the known classes.
         fine_tuning: ``authors`` does as the code of PROSER's authors: every dummy counts in the first two terms of the
             loss and not the strongest alone, pairs of one class are mixed too, the optimiser starts anew each epoch.
+        trunk: ``frozen`` leaves the first three stages and their batch statistics as they are, so that fine-tunings
+            with other numbers of dummies can share the pass through them.
         lambda0: Weight of mixed samples being unknown.
         lambda1: Weight of clean samples being their class.
         lambda2: Weight of clean samples being unknown once their class is out of the question.
-        trunk: ``frozen`` leaves the first three stages and their batch statistics as they are, so that fine-tunings
-            with other numbers of dummies can share the pass through them.
         mix_alpha: Both parameters of the Beta distribution from which a batch's share is drawn; 1 is uniform.
-        learning_rate: A tenth of the base training's, as published.
+        learning_rate: 1e-4 is a tenth of the published base training's.
         epochs: Passes over the known training samples.
     """
 
@@ -53,10 +53,10 @@ class ProserParams:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("mix_alpha", "learning_rate"):
             if not 0 < getattr(self, name) < math.inf:
-                raise UsageError(f"{name} must be > 0, got {getattr(self, name)}")
+                raise UsageError(f"{name} must be finite and > 0, got {getattr(self, name)}")
         for name in ("lambda0", "lambda1", "lambda2"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
+                raise UsageError(f"{name} must be finite and not negative, got {getattr(self, name)}")
 
 
 @POSTPROCESSORS.register(

@@ -78,7 +78,7 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
         """The features of a network: from the pixels it was trained from, unless another loader is asked for."""
         samples, wanted = network.samples, options.loader
         if wanted == "auto" and isinstance(network, TrainedHere):
-            wanted = network.settings.loader
+            wanted = network.training.loader
         beton = network.inputs.get("beton") or Beton.in_use(samples, workspace)
         inputs: dict[str, Stage[Any, Any]] = {"train": network, "samples": samples}
 
@@ -100,7 +100,7 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
     @property
     def alias(self) -> str:
         """See ``Stage.alias``."""
-        return f"{self.network.place}/features"
+        return f"{self.network.alias_root}/features"
 
     @property
     def origin(self) -> Origin:
@@ -277,6 +277,8 @@ def requested_features(request: FeatureRequest) -> list[AnyFeatures]:
     """The feature stages that a request means; nothing is made yet."""
     if request.features is not None:
         return [_own_features(request, request.features)]
+    if request.network is not None and request.checkpoint is None:
+        raise UsageError("--network belongs to --checkpoint; an own training knows its network")
     if request.protocol is None:
         raise UsageError("give --protocol 1, 2, 3 or a file, or --features with a folder of your own features")
     workspace = open_workspace(runs=request.runs, data=request.data, protocol=request.protocol, name=request.name)

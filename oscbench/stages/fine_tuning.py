@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from oscbench.records import from_mapping, sha256_file
 from oscbench.resources import Resources, WorkerAsk, WorkerShare
 from oscbench.stages.features import AnyFeatures, Features
 from oscbench.stages.network import Network, TrainedHere, TrainingResult
-from oscbench.stages.runner import OpenRunner, Session
+from oscbench.stages.runner import OpenRunner, Runner, Session
 from oscbench.stages.stage import ensure
 from oscbench.training.checkpoint import LAST, Checkpoint
 from oscbench.training.epoch_metrics import EpochRow
@@ -34,6 +35,7 @@ from oscbench.tuning.evaluator import (
     TrialContext,
     check_validation,
 )
+from oscbench.tuning.search import Search
 from oscbench.tuning.space import Setting
 from oscbench.tuning.trials import RATES
 
@@ -75,6 +77,33 @@ def _training(features: Features, setting: ProserParams, workers: int) -> TrainC
     )
 
 
+F = TypeVar("F", bound=FineTuningConfig)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _OnKnownSamples(TrainedHere[F]):
+    """Goes on with the weights of a trained network, on known samples alone.
+
+    Attributes:
+        base: The network it starts from; the same stage as among the inputs.
+    """
+
+    base: Network[Any, Any]
+
+    @property
+    def training(self) -> TrainConfig:
+        """See ``TrainedHere.training``."""
+        return self.config.training
+
+    @property
+    def start(self) -> Path:
+        """See ``TrainedHere.start``."""
+        return self.base.weights
+
+    def _n_train(self) -> int:
+        return self.samples.expected_counts()["train"].known
+
+
 @dataclass(frozen=True, kw_only=True)
 class SharedConfig(FineTuningConfig):
     """Several fine-tunings with one setting but for the number of dummies.
@@ -87,32 +116,16 @@ class SharedConfig(FineTuningConfig):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SharedFineTuning(TrainedHere[SharedConfig]):
-    """Fine-tunings side by side on one pass through a frozen trunk; its figures are those of the first.
-
-    Attributes:
-        base: The network they start from; the same stage as among the inputs.
-    """
+class SharedFineTuning(_OnKnownSamples[SharedConfig]):
+    """Fine-tunings side by side on one pass through a frozen trunk; its figures are those of the first."""
 
     name = "finetune-shared"
     config_type = SharedConfig
-
-    base: Network[Any, Any]
-
-    @property
-    def settings(self) -> TrainConfig:
-        """See ``TrainedHere.settings``."""
-        return self.config.training
 
     @property
     def task(self) -> SharedTask:
         """See ``TrainedHere.task``."""
         return SharedTask(self.config.setting, self.config.dummies)
-
-    @property
-    def start(self) -> Path:
-        """See ``TrainedHere.start``."""
-        return self.base.weights
 
     @property
     def recipe(self) -> str:
@@ -122,28 +135,19 @@ class SharedFineTuning(TrainedHere[SharedConfig]):
     @property
     def alias(self) -> str:
         """See ``Stage.alias``."""
-        return f"{self.base.place}/{Proser.name}/shared"
+        return f"{self.base.alias_root}/{Proser.name}/shared"
 
     def describe(self) -> str:
         """See ``Stage.describe``."""
         return f"{super().describe()}, with {', '.join(map(str, self.config.dummies))} dummies side by side"
 
-    def _n_train(self) -> int:
-        return self.samples.expected_counts()["train"].known
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FineTuning(TrainedHere[FineTuningConfig]):
-    """A network with placeholders.
-
-    Attributes:
-        base: The network it starts from; the same stage as among the inputs.
-    """
+class FineTuning(_OnKnownSamples[FineTuningConfig]):
+    """A network with placeholders."""
 
     name = "finetune"
     config_type = FineTuningConfig
-
-    base: Network[Any, Any]
 
     @classmethod
     def of(
@@ -164,46 +168,18 @@ class FineTuning(TrainedHere[FineTuningConfig]):
             together: Numbers of dummies that are trained side by side, where the trunk is frozen; default: this one.
             how: ``ask`` and ``on_epoch``, see ``TrainedHere``.
         """
-        base, training = features.network, _training(features, setting, workers)
-        inputs = dict(features.inputs)
+        base, training, inputs = features.network, _training(features, setting, workers), dict(features.inputs)
+        common = {"room": base.room, "samples": base.samples, "demo": base.demo, "base": base, **how}
         if setting.trunk == "frozen":
-            inputs["shared"] = SharedFineTuning(
-                room=base.room,
-                config=SharedConfig(
-                    training=training,
-                    setting=dataclasses.replace(setting, dummies=1),
-                    dummies=together or (setting.dummies,),
-                ),
-                inputs=features.inputs,
-                samples=base.samples,
-                demo=base.demo,
-                base=base,
-                **how,
-            )
-        return cls(
-            room=base.room,
-            config=FineTuningConfig(training=training, setting=setting),
-            inputs=inputs,
-            samples=base.samples,
-            demo=base.demo,
-            base=base,
-            **how,
-        )
-
-    @property
-    def settings(self) -> TrainConfig:
-        """See ``TrainedHere.settings``."""
-        return self.config.training
+            alike, dummies = dataclasses.replace(setting, dummies=1), together or (setting.dummies,)
+            shared = SharedConfig(training=training, setting=alike, dummies=dummies)
+            inputs["shared"] = SharedFineTuning(config=shared, inputs=features.inputs, **common)
+        return cls(config=FineTuningConfig(training=training, setting=setting), inputs=inputs, **common)
 
     @property
     def task(self) -> ProserTask:
         """See ``TrainedHere.task``."""
         return ProserTask(self.config.setting)
-
-    @property
-    def start(self) -> Path:
-        """See ``TrainedHere.start``."""
-        return self.base.weights
 
     @property
     def recipe(self) -> str:
@@ -226,9 +202,9 @@ class FineTuning(TrainedHere[FineTuningConfig]):
         return self.config.setting.dummies
 
     @property
-    def place(self) -> str:
-        """See ``Network.place``."""
-        return f"{self.base.place}/{Proser.name}"
+    def alias_root(self) -> str:
+        """See ``Network.alias_root``."""
+        return f"{self.base.alias_root}/{Proser.name}"
 
     def admit(self, session: Session) -> None:
         """What another stage has trained needs no workers."""
@@ -254,9 +230,6 @@ class FineTuning(TrainedHere[FineTuningConfig]):
         dummies = self.config.setting.dummies
         return f"{super().describe()}, {dummies} dumm{'ies' if dummies > 1 else 'y'}"
 
-    def _n_train(self) -> int:
-        return self.samples.expected_counts()["train"].known
-
     def features(self, like: Features) -> Features:
         """The features of the fine-tuned network, extracted as those of its base."""
         return dataclasses.replace(like, inputs={**like.inputs, "train": self}, network=self, ask=self.ask)
@@ -266,12 +239,13 @@ def fine_tuned(
     features: AnyFeatures,
     params: Mapping[str, Any],
     workers: int,
+    together: tuple[int, ...] = (),
     ask: WorkerAsk = WorkerAsk(),  # noqa: B008 - frozen
 ) -> Features:
-    """The features of the network behind ``features`` after its fine-tuning with a setting."""
+    """The features of the network behind ``features`` after its fine-tuning with a setting (see ``FineTuning.of``)."""
     assert isinstance(features, Features), "a user's own features have no network"
     setting = from_mapping(ProserParams, params, f"parameters of {Proser.name}")
-    return FineTuning.of(features, setting, workers=workers, ask=ask).features(like=features)
+    return FineTuning.of(features, setting, workers=workers, together=together, ask=ask).features(like=features)
 
 
 # --- each setting a trial ------------------------------------------------------------------------------------------
@@ -304,6 +278,40 @@ class FineTuningTrials:
     together: tuple[int, ...] = ()
 
     keeps_folders = False
+
+    @classmethod
+    def of(
+        cls,
+        features: Features,
+        search: Search,
+        left: int,
+        workers: int,
+        together: tuple[int, ...],
+        ask: WorkerAsk,
+        runner: Runner,
+    ) -> FineTuningTrials:
+        """The trials of a search, with a share of what the runner has.
+
+        Args:
+            features: Of the network that is fine-tuned.
+            search: What asks.
+            left: Trials that are not finished.
+            workers: Processes that train a trial together.
+            together: Numbers of dummies that are trained side by side.
+            ask: What each worker is to get.
+            runner: Who executes.
+        """
+        share = trial_share(runner.resources(), 1 if together else left, workers, ask)
+        return cls(
+            features=features,
+            workers=workers,
+            share=runner.training_share(workers, WorkerAsk(cpus=share.cpus, gpus=share.gpus)),
+            rule=search.rule,
+            score_kind=search.score_kind,
+            open_runner=runner.within_trials(workers),
+            together=together,
+            longest=None if search.is_exhaustive else max(int(s["epochs"]) for s in search.expected_settings()),
+        )
 
     @property
     def cpus(self) -> float:
@@ -384,6 +392,10 @@ def check_base(features: Features) -> None:
         check_validation(np.asarray(base.samples.table("val").labels), str(base.samples.folder / "val"))
 
 
-def fine_tuning_seconds(features: Features, share: WorkerShare, workers: int) -> float:
-    """About how long one fine-tuning with the usual number of epochs takes."""
-    return FineTuning.of(features, ProserParams(), workers=workers).seconds_with(share)
+def fine_tuning_seconds(
+    features: Features, left: int, workers: int, together: tuple[int, ...], have: Resources, ask: WorkerAsk
+) -> float:
+    """About how long so many fine-tunings with the usual number of epochs take."""
+    share = trial_share(have, 1 if together else left, workers, ask)
+    at_once = len(together) or max(1, trials_at_once(have, workers, share))
+    return math.ceil(left / at_once) * FineTuning.of(features, ProserParams(), workers=workers).seconds_with(share)

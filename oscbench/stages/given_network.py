@@ -10,7 +10,7 @@ from pathlib import Path
 from oscbench.artifacts import Request
 from oscbench.data.counts import published_split_counts
 from oscbench.data.samples import class_names
-from oscbench.errors import OscbenchError, UsageError
+from oscbench.errors import OscbenchError
 from oscbench.labels import SPLITS
 from oscbench.losses import LOSSES
 from oscbench.records import sha256_file
@@ -144,13 +144,7 @@ def given_network(
         demo=workspace.demo is not None,
         file=file,
     )
-    if found.n_outputs != made.n_outputs:
-        made_for = f" (made for {found.origin.what})" if found.origin.what else ""
-        raise UsageError(
-            f"{file}{made_for} has {found.n_outputs} outputs, {made.what} needs "
-            f"{made.n_outputs}; give the checkpoint of that protocol and loss"
-        )
-    wanted = f"{view.network} for {made.what}"  # foreign or missing weights are refused before anything is kept
+    wanted = f"{view.network} for {made.what}"  # another width, foreign or missing weights: nothing is kept
     network_in(found, view.network, made.n_outputs, samples.protocol.n_known, where=str(file), wanted=wanted)
     return made
 

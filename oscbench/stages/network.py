@@ -106,14 +106,14 @@ class Network(Stage[C, R]):
         return f"protocol {self.samples.protocol.slug} with loss {self.config.loss}"
 
     @property
-    def place(self) -> str:
+    def alias_root(self) -> str:
         """Under which readable name everything lies that is made from this network."""
         return f"{self.config.loss}/s{self.config.seed}"
 
     @property
     def alias(self) -> str:
         """One name for trained and given networks: the newest of either is in use."""
-        return f"{self.place}/train"
+        return f"{self.alias_root}/train"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ class TrainedHere(Network[C, TrainingResult]):
 
     @property
     @abstractmethod
-    def settings(self) -> TrainConfig:
+    def training(self) -> TrainConfig:
         """How it is trained."""
 
     @property
@@ -183,17 +183,17 @@ class TrainedHere(Network[C, TrainingResult]):
     @property
     def weights(self) -> Path:
         """The checkpoint that the recipe selects."""
-        return self.folder / (BEST if self.settings.recipe.selection == "best" else LAST)
+        return self.folder / (BEST if self.training.recipe.selection == "best" else LAST)
 
     @property
     def view(self) -> NetworkView:
         """See ``Network.view``."""
-        settings = self.settings
+        training = self.training
         return NetworkView(
-            network=settings.network,
-            crop=settings.crop,
-            stored_side=settings.stored_side,
-            normalise=settings.recipe.normalise,
+            network=training.network,
+            crop=training.crop,
+            stored_side=training.stored_side,
+            normalise=training.recipe.normalise,
         )
 
     def content(self, result: TrainingResult) -> str:
@@ -202,10 +202,10 @@ class TrainedHere(Network[C, TrainingResult]):
 
     def describe(self) -> str:
         """See ``Stage.describe``."""
-        settings = self.settings
+        training = self.training
         return (
-            f"{settings.network} for {self.what}, {settings.recipe.epochs} epochs of {self._n_train()} images on "
-            f"{settings.workers} worker{'s' if settings.workers > 1 else ''}"
+            f"{training.network} for {self.what}, {training.recipe.epochs} epochs of {self._n_train()} images on "
+            f"{training.workers} worker{'s' if training.workers > 1 else ''}"
         )
 
     @abstractmethod
@@ -214,33 +214,33 @@ class TrainedHere(Network[C, TrainingResult]):
 
     def seconds(self, session: Session) -> float:
         """By the operations of its network, for the epochs that are left."""
-        have, workers = session.resources(), self.settings.workers
+        have, workers = session.resources(), self.training.workers
         share = WorkerShare(cpus=self.ask.cpus or max(1, have.cpus // workers), gpus=self.ask.gpus_of(have))
-        done = len(read_epochs(self.folder / EPOCHS)) / self.settings.recipe.epochs
+        done = len(read_epochs(self.folder / EPOCHS)) / self.training.recipe.epochs
         return self.seconds_with(share) * (1 - min(done, 1.0))
 
     def seconds_with(self, share: WorkerShare) -> float:
         """About how long all of it takes."""
-        settings = self.settings
+        training = self.training
         return training_seconds(
-            settings.network,
-            settings.crop,
-            epochs=settings.recipe.epochs,
+            training.network,
+            training.crop,
+            epochs=training.recipe.epochs,
             n_train=self._n_train(),
             n_val=self.samples.expected_counts()["val"].samples,
-            workers=settings.workers,
+            workers=training.workers,
             cpus=share.cpus,
             gpus=share.gpus,
         )
 
     def check(self) -> None:
         """Refuses a network that does not exist."""
-        forward_flops(self.settings.network, self.settings.crop)
+        forward_flops(self.training.network, self.training.crop)
 
     def admit(self, session: Session) -> None:
         """Refuses workers that cannot be had, and weights to begin with that do not fit."""
-        share = session.runner.training_share(self.settings.workers, self.ask)
-        if self.settings.sync_batchnorm and not share.gpus:
+        share = session.runner.training_share(self.training.workers, self.ask)
+        if self.training.sync_batchnorm and not share.gpus:
             raise UsageError("--sync-batchnorm works on GPUs only; leave it out or set --gpus-per-worker")
         if self.start is not None:
             job = self._job(self.folder, share)
@@ -248,7 +248,7 @@ class TrainedHere(Network[C, TrainingResult]):
 
     def make(self, work: Path, session: Session) -> TrainingResult:
         """Trains, or goes on."""
-        share = session.runner.training_share(self.settings.workers, self.ask)
+        share = session.runner.training_share(self.training.workers, self.ask)
         logger.info("%s: %s of %s, about %s", self.name, self.describe(), share, duration(self.seconds_with(share)))
         done = len(read_epochs(work / EPOCHS))
         if done:
@@ -271,7 +271,7 @@ class TrainedHere(Network[C, TrainingResult]):
         beton = self.inputs.get("beton")
         files = {split: beton.file(split) if isinstance(beton, Beton) else None for split in SPLITS}
         return TrainingJob(
-            config=self.settings,
+            config=self.training,
             folder=work.absolute(),
             train=self.samples.data_split("train", files["train"]),
             val=self.samples.data_split("val", files["val"]),
@@ -282,7 +282,7 @@ class TrainedHere(Network[C, TrainingResult]):
             init=self.start.absolute() if self.start is not None else None,
             task=self.task,
             threads=share.cpus,
-            loader=self.settings.loader,
+            loader=self.training.loader,
             tensorboard=self.tensorboard,
         )
 

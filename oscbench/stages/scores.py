@@ -91,7 +91,7 @@ class Scores(Stage[ScoresConfig, ScoresResult]):
                 )
             params, kind = search.result.params, kind or search.config.score_kind
             if search.config.workers:
-                features = fine_tuned(features, params, search.config.workers)
+                features = fine_tuned(features, params, search.config.workers, search.config.together)
                 ensure([features], session, yes=True)  # its trial has made it; names now point at it
         splits = fit_and_score(
             features.load().by_name(), self.config.algorithm, params, score_kind=kind, origin=self.origin
@@ -124,8 +124,8 @@ def scores_with(
     kind = usable_score_kind(algorithm, score_kind) if score_kind is not None else None
     config = ScoresConfig(algorithm=algorithm, params=dict(params), score_kind=kind, test=_test_rows(features))
     scored = (
-        fine_tuned(features, params, training.workers, training.ask)
-        if _is_to_be_tuned(features, algorithm)
+        fine_tuned(features, params, training.workers, ask=training.ask)
+        if _needs_fine_tuning(features, algorithm)
         else features
     )
     return Scores(
@@ -133,7 +133,7 @@ def scores_with(
     )
 
 
-def _is_to_be_tuned(features: AnyFeatures, algorithm: str) -> bool:
+def _needs_fine_tuning(features: AnyFeatures, algorithm: str) -> bool:
     """Whether the features are not yet those of a fine-tuned network, as the algorithm takes them."""
     fine_tunes = POSTPROCESSORS.info(algorithm).fine_tunes
     return fine_tunes and isinstance(features, Features) and features.network.dummies == 0
@@ -149,10 +149,9 @@ def scores_of_best(
     training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
 ) -> Scores:
     """Scores with the best setting found for these features: by any finished search, else by the grid to be run."""
-    if not has_hyperparameters(algorithm):
+    elsewhere = POSTPROCESSORS.info(algorithm).fine_tunes and not _needs_fine_tuning(features, algorithm)
+    if elsewhere or not has_hyperparameters(algorithm):
         return scores_with(features, algorithm, {}, score_kind)
-    if POSTPROCESSORS.info(algorithm).fine_tunes and not _is_to_be_tuned(features, algorithm):
-        return scores_with(features, algorithm, {}, score_kind)  # of a network that was fine-tuned elsewhere
     kind = usable_score_kind(algorithm, score_kind) if score_kind is not None else None
     search = best_search(features, algorithm, rule=rule, score_kind=kind)
     tune: Tune | FinishedSearch

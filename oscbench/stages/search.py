@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
 from oscbench.resources import WorkerAsk
 from oscbench.stages.features import AnyFeatures, Features
-from oscbench.stages.fine_tuning import FineTuningTrials, check_base, fine_tuning_seconds, trial_share, trials_at_once
+from oscbench.stages.fine_tuning import FineTuningTrials, check_base, fine_tuning_seconds
 from oscbench.stages.runner import SearchOptions, Session
 from oscbench.stages.stage import Given, Stage
 from oscbench.stages.training import TrainingOptions
@@ -46,6 +45,7 @@ class SearchConfig:
         seed: Of the search; that of the training.
         generation: Settings that an Optuna search proposes from one state of knowledge; 0 for others.
         workers: Processes that train a trial together, each with batches of its own; 0 where trials train nothing.
+        together: Numbers of dummies that are fine-tuned side by side on one frozen trunk; empty: each by itself.
     """
 
     algorithm: str
@@ -56,6 +56,7 @@ class SearchConfig:
     seed: int
     generation: int = 0
     workers: int = 0
+    together: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,6 @@ class Tune(Stage[SearchConfig, SearchResult]):
         options: How it is run.
         memory: Bytes that distances and fits may take in each process; ``None``: no limit.
         ask: What each worker of a trial that trains gets.
-        share_trunk: Whether the fine-tunings of a grid that differ in their dummies alone are trained side by side.
         view: Who is told what happens.
     """
 
@@ -110,7 +110,6 @@ class Tune(Stage[SearchConfig, SearchResult]):
     options: SearchOptions = SearchOptions()
     memory: int | None = None
     ask: WorkerAsk = WorkerAsk()
-    share_trunk: bool = False
     view: SearchView
 
     @classmethod
@@ -157,6 +156,7 @@ class Tune(Stage[SearchConfig, SearchResult]):
             seed=features.origin.seed or 0,
             generation=generation,
             workers=training.workers if method.fine_tunes else 0,
+            together=tuple(int(size) for size in space.grid["dummies"]) if share_trunk else (),
         )
         return cls(
             room=features.room,
@@ -168,7 +168,6 @@ class Tune(Stage[SearchConfig, SearchResult]):
             options=options,
             memory=memory,
             ask=training.ask,
-            share_trunk=share_trunk,
             view=view,
         )
 
@@ -197,19 +196,19 @@ class Tune(Stage[SearchConfig, SearchResult]):
                 f"--memory bounds distances that the settings of a method share, and {self.config.algorithm} keeps "
                 "none; leave it out"
             )
-        if self.fine_tuned is not None:
-            check_base(self.fine_tuned)
+        if self.base is not None:
+            check_base(self.base)
         elif self.features.state() in ("done", "given"):
             check_validation(self.features.load().val.labels, str(self.features.folder / "val"))
 
     def admit(self, session: Session) -> None:
         """Refuses workers that cannot be had."""
         super().admit(session)
-        if self.fine_tuned is not None:
+        if self.base is not None:
             session.runner.training_share(self.config.workers, self.ask)
 
     @property
-    def fine_tuned(self) -> Features | None:
+    def base(self) -> Features | None:
         """The features of the network that each trial fine-tunes; ``None`` where trials share those features."""
         return self.features if self.config.workers and isinstance(self.features, Features) else None
 
@@ -228,17 +227,15 @@ class Tune(Stage[SearchConfig, SearchResult]):
         Where trials train, of their trainings.
         """
         left = self.total - self.finished_before()
-        if self.fine_tuned is None:
+        if self.base is None:
             return START_SECONDS + TRIAL_SECONDS * left
-        have = session.resources()
-        share = trial_share(have, left, self.config.workers, self.ask)
-        rounds = math.ceil(left / max(1, trials_at_once(have, self.config.workers, share)))
-        return START_SECONDS + rounds * fine_tuning_seconds(self.fine_tuned, share, self.config.workers)
+        workers, together = self.config.workers, self.config.together
+        return START_SECONDS + fine_tuning_seconds(self.base, left, workers, together, session.resources(), self.ask)
 
     def search(self) -> Search:
         """The search itself."""
-        if self.fine_tuned is not None:
-            labels = np.asarray(self.fine_tuned.samples.table("val").labels)
+        if self.base is not None:
+            labels = np.asarray(self.base.samples.table("val").labels)
         else:
             labels = self.features.load().val.labels
         return Search(
@@ -280,21 +277,11 @@ class Tune(Stage[SearchConfig, SearchResult]):
 
         Unless each is a network of its own.
         """
-        if self.fine_tuned is None:
+        if self.base is None:
             splits = self.features.load()
             return SharedFeatures.of(search, splits.train, splits.val, memory=self.memory)
-        workers, left = self.config.workers, search.total - self.finished_before()
-        share = trial_share(session.runner.resources(), left, workers, self.ask)
-        return FineTuningTrials(
-            features=self.fine_tuned,
-            workers=workers,
-            share=session.runner.training_share(workers, WorkerAsk(cpus=share.cpus, gpus=share.gpus)),
-            rule=self.config.ccr_rule,
-            score_kind=self.config.score_kind,
-            open_runner=session.runner.within_trials(workers),
-            together=tuple(int(b) for b in self.space.grid["dummies"]) if self.share_trunk else (),
-            longest=None if search.is_exhaustive else max(int(s["epochs"]) for s in search.expected_settings()),
-        )
+        left, config = search.total - self.finished_before(), self.config
+        return FineTuningTrials.of(self.base, search, left, config.workers, config.together, self.ask, session.runner)
 
 
 def tried_on(features: AnyFeatures, algorithm: str) -> Mapping[str, Stage[Any, Any]]:

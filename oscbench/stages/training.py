@@ -39,8 +39,8 @@ class Training(TrainedHere[TrainConfig]):
     init: Path | None = None
 
     @property
-    def settings(self) -> TrainConfig:
-        """See ``TrainedHere.settings``."""
+    def training(self) -> TrainConfig:
+        """See ``TrainedHere.training``."""
         return self.config
 
     @property

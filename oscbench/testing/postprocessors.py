@@ -89,7 +89,7 @@ def make_features(seed: int, per_class: int = 30) -> FeatureSet:
 _ARRAYS = ("embedding", "logits", "pooled")
 
 
-def _of(name: str, features: FeatureSet) -> FeatureSet:
+def _as_taken_by(name: str, features: FeatureSet) -> FeatureSet:
     """As the method takes them: a network that was fine-tuned for it has an output more, the one of "unknown"."""
     if not POSTPROCESSORS.info(name).fine_tunes:
         return features
@@ -100,12 +100,12 @@ def _of(name: str, features: FeatureSet) -> FeatureSet:
 
 @cache
 def _train(name: str) -> FeatureSet:
-    return _of(name, make_features(0))
+    return _as_taken_by(name, make_features(0))
 
 
 @cache
 def _validation(name: str) -> FeatureSet:
-    return _of(name, make_features(1, per_class=20))
+    return _as_taken_by(name, make_features(1, per_class=20))
 
 
 def _queries(name: str) -> Inputs:
@@ -254,7 +254,7 @@ def _a_batch_equals_its_rows_one_by_one(name: str, kind: ScoreKind) -> None:
 
 @_check
 def _inputs_are_not_written_to(name: str, kind: ScoreKind) -> None:
-    train, validation = _of(name, make_features(0)), _of(name, make_features(1))
+    train, validation = _as_taken_by(name, make_features(0)), _as_taken_by(name, make_features(1))
     before = train.content_fingerprint(), validation.content_fingerprint()
     for data in (train, validation):
         for array in (data.embedding, data.logits, data.pooled, data.labels):
@@ -270,7 +270,7 @@ def _inputs_are_not_written_to(name: str, kind: ScoreKind) -> None:
 
 @_check
 def _fitting_again_forgets_the_first_fit(name: str, kind: ScoreKind) -> None:
-    used = _made(name, kind).fit(_of(name, make_features(7, per_class=12)))
+    used = _made(name, kind).fit(_as_taken_by(name, make_features(7, per_class=12)))
     used.predict(_queries(name))
     again = _answer(name, used.fit(_train(name)), _queries(name))
     np.testing.assert_array_equal(again, _fitted_answer(name, kind), "a second fit remembers the first")
@@ -320,7 +320,9 @@ def _predicting_before_fitting_is_a_clear_error(name: str, kind: ScoreKind) -> N
 @_check_once
 def _other_widths_than_in_training_are_refused(name: str, kind: ScoreKind) -> None:
     wider = _changed(_queries(name), lambda array: np.hstack([array, array[:, :1]]))
-    pattern = "|".join(f"{width + 1}.*{width}" for width in (D, K, P))
+    queries = _queries(name)
+    widths = {array.shape[1] for array in (queries.embedding, queries.logits, queries.pooled) if array is not None}
+    pattern = "|".join(f"{width + 1}.*{width}" for width in sorted(widths))
     _refusal(lambda: _made(name, kind).fit(_train(name)).predict(wider), UsageError, pattern, "another width")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, cast
 
@@ -89,18 +89,17 @@ class ProserNetwork(Classifier):
     left out of the logits, as in those files.
 
     Args:
-        base: The trained network.
+        base: The trained network; becomes part of this one.
         n_known: K; further outputs of the base are left out.
         dummies: B.
-        cut: The part of the trunk whose output is mixed; default: as ``CUTS`` says.
     """
 
-    def __init__(self, base: OpenSetNetwork, n_known: int, dummies: int, cut: str | None = None) -> None:
+    def __init__(self, base: OpenSetNetwork, n_known: int, dummies: int) -> None:
         super().__init__()
         self.resnet_base = base
         self.dummy_classifier = nn.Linear(base.embedding_size, dummies)
         self.n_known = n_known
-        self._cut = cut or trunk_cut(base.resnet_base)
+        self._cut = trunk_cut(base.resnet_base)
         self._halves = _Halves()
         _normalise_halfwise(base, self._halves)
 
@@ -112,26 +111,27 @@ class ProserNetwork(Classifier):
     def forward(self, images: Tensor, mixture: Mixture | None = None) -> tuple[Any, ...]:
         """(N, K + 1) logits, (N, D) embedding and (N, P) pooled vector; with a mixture what a training step needs.
 
-        Then the first half of the images is mixed at the cut and the second half is not: the ``Outputs`` of the rows
-        that are mixed, ``None`` where there is none, and those of the second half.
+        Then the first half of the images is mixed at the cut and the second half is not: the ``Outputs`` of the mixed
+        rows and those of the second half, as the one member of a tuple (see ``SharedTrunk``).
         """
         if mixture is None:
             outputs, embedding, pooled = self._outputs(images)
             return outputs.joined(), embedding, pooled
-        n_mixed, sizes = len(mixture.rows), [len(images) // 2, len(images) - len(images) // 2]
+        half, n_mixed = len(images) // 2, len(mixture.rows)
 
         def mix(hidden: Tensor) -> Tensor:
-            first, clean = torch.split(hidden, sizes)
+            first, clean = torch.split(hidden, [half, len(hidden) - half])
             self._halves.first = n_mixed
-            return torch.cat([mixture.of(first), clean]) if n_mixed else clean
+            return torch.cat([mixture.of(first), clean])
 
-        self._halves.first = sizes[0]
+        self._halves.first = half
         try:
             with _at_the_cut(self.resnet_base.resnet_base, self._cut, mix):
-                known, dummies = (torch.split(output, [n_mixed, sizes[1]]) for output in self._outputs(images)[0])
+                outputs, _, _ = self._outputs(images)
         finally:
             self._halves.first = 0
-        return (Outputs(known[0], dummies[0]) if n_mixed else None), Outputs(known[1], dummies[1])
+        known, dummies = (torch.split(output, [n_mixed, len(images) - half]) for output in outputs)
+        return ((Outputs(known[0], dummies[0]), Outputs(known[1], dummies[1])),)
 
     def _outputs(self, images: Tensor) -> tuple[Outputs, Tensor, Tensor]:
         embedding, pooled = self.resnet_base.resnet_base(images)
@@ -149,8 +149,8 @@ class _Halves:
 class _HalfwiseNorm(nn.BatchNorm2d):
     """Batch normalisation that takes its statistics of each half of a batch by itself, the first one first.
 
-    As if the halves were passed one after the other; but all other layers then see the whole batch, which a small
-    network takes a fifth less time for.
+    As if the halves were passed one after the other; but all other layers see the whole batch, which on small networks
+    is faster than two passes.
     """
 
     def __init__(self, norm: nn.BatchNorm2d, halves: _Halves) -> None:
@@ -216,7 +216,7 @@ class SharedTrunk(Classifier):
             member = copy.deepcopy(base)
             member.resnet_base = _after_the_cut(base.resnet_base, self._cut)
             torch.manual_seed(seed)
-            self.members[str(size)] = ProserNetwork(member, n_known, size, self._cut)
+            self.members[str(size)] = ProserNetwork(member, n_known, size)
         self.trunk = base.resnet_base.requires_grad_(False)
 
     @property
@@ -235,14 +235,12 @@ class SharedTrunk(Classifier):
         return self
 
     def forward(self, images: Tensor, mixture: Mixture | None = None) -> tuple[Any, ...]:
-        """As ``ProserNetwork``: without a mixture of the first member, with one for each member in turn."""
+        """As ``ProserNetwork``: without a mixture of the first member, with one of each member in turn."""
         hidden = self._hidden(images)
         if mixture is None:
             outputs: tuple[Any, ...] = self._first(hidden)
             return outputs
-        mixed, clean = mixture.of(hidden), hidden[len(images) // 2 :]
-        members = cast(Iterable[ProserNetwork], self.members.values())
-        return tuple((m._outputs(mixed)[0] if len(mixed) else None, m._outputs(clean)[0]) for m in members)
+        return tuple(pair for member in self.members.values() for pair in member(hidden, mixture))
 
     @torch.no_grad()
     def _hidden(self, images: Tensor) -> Tensor:
@@ -288,9 +286,9 @@ def _after_the_cut(trunk: nn.Module, cut: str) -> nn.Module:
 
 
 def draw_mixture(labels: IntArray, params: ProserParams, seed: tuple[int, ...]) -> Mixture:
-    """One share and one permutation for the rows with these labels; pairs of one class are dropped.
+    """One share and one permutation for the rows with these labels; pairs of one class are dropped as published.
 
-    Along a cycle of a permutation the class changes twice or never, so no batch is left with a single row.
+    Along a cycle of a permutation the class changes at least twice or never: no batch is left with a single row.
 
     Args:
         labels: Classes of the first half of a batch.
@@ -308,69 +306,44 @@ def draw_mixture(labels: IntArray, params: ProserParams, seed: tuple[int, ...]) 
 class ProserStep:
     """λ0·j1 + λ1·j2 + λ2·j3: mixed samples are unknown, clean ones their class, and unknown once that is masked.
 
+    The losses of several fine-tunings behind one trunk add up, and their gradients do not meet.
+
     Attributes:
         params: The setting.
         seed: Of the training; with the epoch and the batch's first sample it decides what is mixed, so that a batch is
             mixed alike whichever worker has it and however often the training was interrupted.
+        members: How many fine-tunings the network holds.
     """
 
     params: ProserParams
     seed: int
+    members: int = 1
 
     def weights(self, batch: Batch, epoch: int) -> Tensor:
-        """Rows of each term."""
+        """Rows of each term, for each member alike."""
         n_clean = len(batch.labels) - len(batch.labels) // 2
-        return torch.tensor([len(self._mixture(batch, epoch).rows), n_clean, n_clean], dtype=torch.float32)
+        rows = [len(self._mixture(batch, epoch).rows), n_clean, n_clean]
+        return torch.tensor(rows, dtype=torch.float32).repeat(self.members)
 
     def sums(self, network: nn.Module, batch: Batch, place: Place, epoch: int) -> Tensor:
-        """The three terms, each with its λ."""
-        labels, mixture = self._placed(batch, place, epoch)
-        with place.autocast():
-            mixed, clean = network(place.images(batch.images), mixture)
-        return self.terms(mixed, clean, labels)
-
-    def _placed(self, batch: Batch, place: Place, epoch: int) -> tuple[Tensor, Mixture]:
-        """Labels of the clean half, and the mixture, on the device."""
+        """The three terms of each member, each with its λ."""
         share, rows, partners = self._mixture(batch, epoch)
-        clean = place.labels(batch.labels[len(batch.labels) // 2 :])
-        return clean, Mixture(share, place.labels(rows), place.labels(partners))
-
-    def terms(self, mixed: Outputs | None, clean: Outputs, labels: Tensor) -> Tensor:
-        """(3,) the terms of given outputs."""
-        params = self.params
-        j1, j2, j3 = loss_terms(mixed, clean, labels, every_dummy=params.fine_tuning == "authors")
-        return torch.stack([params.lambda0 * j1, params.lambda1 * j2, params.lambda2 * j3])
+        mixture = Mixture(share, place.labels(rows), place.labels(partners))
+        labels = place.labels(batch.labels[len(batch.labels) // 2 :])
+        with place.autocast():
+            members = network(place.images(batch.images), mixture)
+        params, terms = self.params, []
+        for mixed, clean in members:
+            j1, j2, j3 = loss_terms(mixed, clean, labels, every_dummy=params.fine_tuning == "authors")
+            terms += [params.lambda0 * j1, params.lambda1 * j2, params.lambda2 * j3]
+        return torch.stack(terms)
 
     def _mixture(self, batch: Batch, epoch: int) -> Mixture:
         labels = batch.labels[: len(batch.labels) // 2].numpy()
         return draw_mixture(labels, self.params, (self.seed, epoch, int(batch.ids[0])))
 
 
-@dataclass(frozen=True)
-class SharedStep(ProserStep):
-    """The same of several fine-tunings behind one trunk: their losses add up, and their gradients do not meet.
-
-    Attributes:
-        members: How many there are.
-    """
-
-    members: int
-
-    def weights(self, batch: Batch, epoch: int) -> Tensor:
-        """Rows of each term, for each member alike."""
-        return super().weights(batch, epoch).repeat(self.members)
-
-    def sums(self, network: nn.Module, batch: Batch, place: Place, epoch: int) -> Tensor:
-        """The three terms of each member."""
-        labels, mixture = self._placed(batch, place, epoch)
-        with place.autocast():
-            members = network(place.images(batch.images), mixture)
-        return torch.cat([self.terms(mixed, clean, labels) for mixed, clean in members])
-
-
-def loss_terms(
-    mixed: Outputs | None, clean: Outputs, labels: Tensor, *, every_dummy: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def loss_terms(mixed: Outputs, clean: Outputs, labels: Tensor, *, every_dummy: bool) -> tuple[Tensor, Tensor, Tensor]:
     """j1, j2 and j3 as sums over their rows; j1 is 0 without a mixed row.
 
     Args:
@@ -380,13 +353,12 @@ def loss_terms(
         every_dummy: Whether every dummy is an output of its own in j1 and j2; the first is then that of mixed rows.
     """
     unknown = clean.known.shape[1]
+    targets = labels.new_full((len(mixed.known),), unknown)
     masked = clean.joined().scatter(1, labels[:, None], MASKED)
+    j1 = cross_entropy(mixed.joined(every_dummy=every_dummy), targets, reduction="sum")
     j2 = cross_entropy(clean.joined(every_dummy=every_dummy), labels, reduction="sum")
     j3 = cross_entropy(masked, torch.full_like(labels, unknown), reduction="sum")
-    if mixed is None:
-        return torch.zeros_like(j2), j2, j3
-    targets = labels.new_full((len(mixed.known),), unknown)
-    return cross_entropy(mixed.joined(every_dummy=every_dummy), targets, reduction="sum"), j2, j3
+    return j1, j2, j3
 
 
 # --- the task ------------------------------------------------------------------------------------------------------
@@ -452,8 +424,8 @@ class SharedTask(ProserTask):
         return SharedTrunk(_base(job), job.n_known, self.dummies, job.config.seed)
 
     def step(self, job: TrainingJob) -> TrainingStep:
-        """See ``SharedStep``."""
-        return SharedStep(self.params, job.config.seed, len(self.dummies))
+        """See ``ProserStep``."""
+        return ProserStep(self.params, job.config.seed, len(self.dummies))
 
 
 def _base(job: TrainingJob) -> OpenSetNetwork:

@@ -93,7 +93,8 @@ class TrialContext:
     Attributes:
         folder: Its own, the same in every attempt, for checkpoints.
         earlier_attempts: How often it was begun before; its process was lost, or the search was killed.
-        report: Called as ``report(step, values)`` with figures on the way; ``sum`` is what trials are compared by.
+        report: Called as ``report(step, values)`` with figures on the way. Trials are compared by ``sum``; one that is
+            stopped early is recorded with the rates it reported last, so all of them must be there.
     """
 
     folder: Path

@@ -93,7 +93,7 @@ class StudyLog:
         self, state: TrialState, setting: Mapping[str, Any], attributes: dict[str, Any], value: float | None = None
     ) -> FrozenTrial:
         found = {name: plain_value(setting.get(name)) for name in self._distributions}
-        used = {name: value for name, value in found.items() if value is not None}
+        used = {name: taken for name, taken in found.items() if taken is not None}
         return optuna.trial.create_trial(
             state=state,
             value=value,

@@ -301,7 +301,8 @@ def ranked(table: pd.DataFrame) -> pd.DataFrame:
     """Trials that ran to their end, best first.
 
     By sum, then by CCR at 1e-3, 1e-2, 1e-1 and 1 in this order, then by setting, the smaller values first. Never by
-    time: the same search ends in the same ``best.yaml`` however its trials happened to finish.
+    time: the same trials give the same ``best.yaml`` however they happened to finish. (Which of them are stopped early,
+    where trials train, does depend on who came first.)
     """
     done = table[table["status"] == "done"]
     rates = ["sum", "ccr_1e-3", "ccr_1e-2", "ccr_1e-1", "ccr_1"]

@@ -228,9 +228,9 @@ def test_workers_that_cannot_be_had_are_refused_before_the_search_is_begun(user:
     [
         ({"dummies": 0}, "dummies must be at least 1, got 0"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"mix_alpha": 0.0}, "mix_alpha must be > 0, got 0.0"),
-        ({"learning_rate": -1.0}, "learning_rate must be > 0, got -1.0"),
-        ({"lambda0": -0.1}, "lambda0 must not be negative, got -0.1"),
+        ({"mix_alpha": 0.0}, "mix_alpha must be finite and > 0, got 0.0"),
+        ({"learning_rate": -1.0}, "learning_rate must be finite and > 0, got -1.0"),
+        ({"lambda0": -0.1}, "lambda0 must be finite and not negative, got -0.1"),
     ],
 )
 def test_impossible_settings_are_refused(setting: dict[str, Any], words: str) -> None:

@@ -22,10 +22,12 @@ from oscbench.postprocessors.proser import ProserParams
 from oscbench.training.loop import Place, train_epoch
 from oscbench.training.model import OpenSetNetwork, build_network
 from oscbench.training.proser import (
+    CUTS,
     Mixture,
     Outputs,
     ProserNetwork,
     ProserStep,
+    SharedTrunk,
     draw_mixture,
     loss_terms,
     trunk_cut,
@@ -51,6 +53,8 @@ class Stub(nn.Module):
         return out
 
 
+CUTS["Stub"] = "first"
+
 NAMES = {
     "resnet_base.resnet_base.first.1": "first",
     "resnet_base.resnet_base.last.0": "last",
@@ -66,7 +70,7 @@ def golden(case: str, key: str) -> Tensor:
 
 def golden_network(case: str, moment: str) -> ProserNetwork:
     width, dummies = len(golden(case, "init__logits.weight")), len(golden(case, "init__dummy_classifier.bias"))
-    network = ProserNetwork(OpenSetNetwork(Stub(), width, width), K, dummies, cut="first").double()
+    network = ProserNetwork(OpenSetNetwork(Stub(), width, width), K, dummies).double()
     state = {}
     for name in network.state_dict():
         module, _, part = name.rpartition(".")
@@ -136,7 +140,7 @@ def _same_scores(case: str, network: ProserNetwork) -> None:
 # --- the loss ------------------------------------------------------------------------------------------------------
 
 
-def plain_terms(mixed: Outputs | None, clean: Outputs, labels: Tensor, *, every_dummy: bool) -> list[float]:
+def plain_terms(mixed: Outputs, clean: Outputs, labels: Tensor, *, every_dummy: bool) -> list[float]:
     """j1, j2 and j3, one row and one output at a time."""
 
     def negative_log(logits: list[float], target: int) -> float:
@@ -148,7 +152,7 @@ def plain_terms(mixed: Outputs | None, clean: Outputs, labels: Tensor, *, every_
         return outputs.known[row].tolist() + (dummies if every else [max(dummies)])
 
     j1 = 0.0
-    for row in range(len(mixed.known) if mixed is not None else 0):
+    for row in range(len(mixed.known)):
         j1 += negative_log(listed(mixed, row, every_dummy), K)
     j2 = j3 = 0.0
     for row, label in enumerate(labels.tolist()):
@@ -169,15 +173,14 @@ def some_outputs(rows: int, dummies: int, seed: int) -> Outputs:
 @pytest.mark.parametrize("dummies", [1, 3])
 @pytest.mark.parametrize("rows", [0, 2, 5])
 def test_terms_are_those_of_a_plain_loop(rows: int, dummies: int, every_dummy: bool) -> None:
-    mixed = some_outputs(rows, dummies, 1) if rows else None
-    clean, labels = some_outputs(6, dummies, 2), torch.tensor([0, 1, 2, 3, 0, 0])
+    mixed, clean, labels = some_outputs(rows, dummies, 1), some_outputs(6, dummies, 2), torch.tensor([0, 1, 2, 3, 0, 0])
     found = [float(term) for term in loss_terms(mixed, clean, labels, every_dummy=every_dummy)]
     assert found == pytest.approx(plain_terms(mixed, clean, labels, every_dummy=every_dummy), abs=1e-12)
 
 
 def test_a_masked_class_never_wins_however_sure_the_network_is() -> None:
     clean = Outputs(torch.tensor([[1e4, 0.0, 0.0, 0.0]]), torch.tensor([[-50.0, -60.0]]))
-    _, _, j3 = loss_terms(None, clean, torch.tensor([0]), every_dummy=False)
+    _, _, j3 = loss_terms(some_outputs(0, 2, 0), clean, torch.tensor([0]), every_dummy=False)
     rest = torch.tensor([[0.0, 0.0, 0.0, -50.0]])
     assert float(j3) == pytest.approx(float(nn.functional.cross_entropy(rest, torch.tensor([3]))), abs=1e-4)
 
@@ -269,27 +272,44 @@ def test_the_strongest_dummy_is_the_logit_of_unknown_and_a_garbage_output_is_lef
     assert (network.n_outputs, base_logits.shape[1]) == (K + 1, K + 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "side"),
-    [
-        ("resnet18", 32),
-        ("resnet50", 32),
-        ("regnet_y_400mf", 32),
-        ("densenet121", 32),
-        ("convnext_tiny", 32),
-        ("swin_t", 64),
-    ],
-)
+STAGED = [
+    ("resnet18", 32),
+    ("resnet50", 32),
+    ("regnet_y_400mf", 32),
+    ("densenet121", 32),
+    ("convnext_tiny", 32),
+    ("swin_t", 64),
+]
+"""A network of each family that has stages, and a side of images that it takes."""
+
+
+@pytest.mark.parametrize(("name", "side"), STAGED)
 def test_trunks_with_four_stages_are_cut_after_the_third(name: str, side: int) -> None:
     torch.manual_seed(0)
     network = ProserNetwork(build_network(name, K), K, 2).train()
     images, rows = torch.rand(8, 3, side, side), torch.arange(2)
-    parts = dict(network.resnet_base.resnet_base.named_modules())
-    sizes: list[int] = []
-    parts[network._cut].register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
-    mixed, clean = network(images, Mixture(0.5, rows, rows.flip(0)))
-    assert sizes == [8]
+    shapes: list[tuple[int, ...]] = []
+    cut = network.resnet_base.resnet_base.get_submodule(network._cut)
+    cut.register_forward_pre_hook(lambda module, inputs: shapes.append(inputs[0].shape))
+    cut.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape), prepend=True)
+    ((mixed, clean),) = network(images, Mixture(0.5, rows, rows.flip(0)))
+    (n_in, *_), (n_out, *places) = shapes
+    assert (n_in, n_out) == (8, 8)
+    assert places.count(side // 16) == 2  # each of four stages halves the sides, the first one begins at a quarter
     assert (len(mixed.known), len(clean.known)) == (2, 4)
+
+
+@pytest.mark.parametrize(("name", "side"), [("tiny", 64), *STAGED])
+def test_a_frozen_trunk_and_what_comes_after_it_are_the_whole_network(name: str, side: int) -> None:
+    torch.manual_seed(0)
+    base, images = build_network(name, K).eval(), torch.rand(3, 3, side, side)
+    expected = base(images)
+    shared = SharedTrunk(copy.deepcopy(base), K, (1, 2), seed=0).eval()
+    with torch.no_grad():
+        logits, embedding, pooled = shared(images)
+    torch.testing.assert_close((logits[:, :K], embedding, pooled), expected)
+    whole = ProserNetwork(copy.deepcopy(base), K, 2).eval()
+    whole.load_state_dict(SharedTrunk.member_weights(shared.state_dict(), 2))
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 3], []])
@@ -303,8 +323,8 @@ def test_one_pass_does_what_two_passes_of_a_half_each_do(name: str, rows: list[i
     )
     mixture = mixture._replace(partners=mixture.partners[: len(rows)])
     network = ProserNetwork(copy.deepcopy(plain), K, 2).double().train()
-    mixed, clean = network(images, mixture)
-    ((0.0 if mixed is None else mixed.known.square().sum()) + clean.known.square().sum()).backward()
+    ((mixed, clean),) = network(images, mixture)
+    (mixed.known.square().sum() + clean.known.square().sum()).backward()
 
     # The same on a network that knows nothing of halves: mixed rows first, then the clean ones.
     trunk, left = plain.resnet_base, []
@@ -322,9 +342,9 @@ def test_one_pass_does_what_two_passes_of_a_half_each_do(name: str, rows: list[i
     two = plain(images[4:])[0]
     ((one.square().sum() if rows else 0.0) + two.square().sum()).backward()
     assert len(left) == 1
-    assert (mixed is None) == (not rows)
-    if mixed is not None:
+    if rows:
         torch.testing.assert_close(mixed.known, one)
+    assert len(mixed.known) == len(rows)
     torch.testing.assert_close(clean.known, two)
     ours = dict(network.resnet_base.named_parameters()) | dict(network.resnet_base.named_buffers())
     for part, value in [*plain.named_parameters(), *plain.named_buffers()]:
@@ -360,7 +380,7 @@ def halves_of_steps(steps: int) -> list[tuple[Batch, Batch]]:
 def fine_tuned(workers: Workers, steps: list[list[Batch]]) -> tuple[float, list[Tensor]]:
     """Loss and weights after three epochs."""
     torch.manual_seed(0)
-    network = ProserNetwork(OpenSetNetwork(Stub(), 5, 5), K, 3, cut="first").double()
+    network = ProserNetwork(OpenSetNetwork(Stub(), 5, 5), K, 3).double()
     wrapped = workers.wrap(network, CPU.device)
     steps = [[Batch(b.images.double(), b.labels, b.ids) for b in batches] for batches in steps]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
