@@ -6,9 +6,12 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from oscbench.resources import Resources
 from oscbench.tuning.evaluator import Outcome, TrialContext
@@ -90,3 +93,21 @@ class Stepping:
                 attempts.setdefault((line["trial"], line["attempt"]), []).append(line["at"])
         spans = [(min(times), max(times)) for times in attempts.values()]
         return max(sum(first <= moment <= last for first, last in spans) for moment, _ in spans)
+
+
+def fallen_behind(values: Sequence[float]) -> list[int | None]:
+    """After which step each of these trials, run one after the other, is stopped early; ``None``: never.
+
+    They are compared after the first and the third of four steps with those that came as far.
+    """
+    rungs: dict[int, list[float]] = {1: [], 3: []}
+    found: list[int | None] = []
+    for value in values:
+        found.append(None)
+        for step, earlier in rungs.items():
+            stops = bool(earlier) and value < np.percentile(earlier, 100 * 2 / 3)
+            earlier.append(value)
+            if stops:
+                found[-1] = step
+                break
+    return found

@@ -58,7 +58,7 @@ def tune(
         Literal["grid", "optuna", "random"],
         typer.Option(
             "--search",
-            help="Every grid point, or a budget of drawn ones, of which Ray Tune stops poor trainings early.",
+            help="Every grid point, or a budget of drawn ones; then poor trainings stop early.",
         ),
     ] = "grid",
     trials: Annotated[
@@ -78,7 +78,7 @@ def tune(
         str | None,
         typer.Option(
             "--recipe",
-            help="How proser fine-tunes: published (the default), or authors, which sets λ0, rate and epochs.",
+            help="How proser fine-tunes: published (the default); authors sets λ0, rate, epochs.",
         ),
     ] = None,
     share_trunk: Annotated[
@@ -124,8 +124,9 @@ def tune(
 ) -> None:
     """Find the best hyperparameters of a post-processor: the main job.
 
-    Missing stages (data, training, features) are run first; proser fine-tunes the network instead, once per setting. Every finished trial is kept: a killed search goes on
-    where it was when the same command is run again. `oscbench watch` shows it live.
+    Missing stages (data, training, features) are run first; for proser the training, which each trial then goes on
+    with. Every finished trial is kept: a killed search goes on where it was when the same command is run again.
+    `oscbench watch` shows it live.
     """
     from oscbench.cli.train import parse_losses
     from oscbench.cli.tune_view import LiveView, print_report, print_warnings
@@ -156,8 +157,8 @@ def tune(
     )
     if share_trunk and search != "grid":
         raise UsageError(f"--share-trunk trains the dummies of a grid side by side; leave out --search {search}")
-    if share_trunk and found.grid.get("trunk") != ("frozen",):
-        raise UsageError("--share-trunk works on a frozen trunk; leave out --set trunk")
+    if share_trunk and (found.grid.get("trunk") != ("frozen",) or "dummies" not in found.grid):
+        raise UsageError("--share-trunk trains the dummies of a grid on a frozen trunk; leave out --set trunk")
     if local and tensorboard:
         raise UsageError("--tensorboard is written by Ray Tune; leave it out with --local")
     view = LiveView(runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from oscbench.distributed.cluster import Dashboard, connect, dashboard, fair_cpus, require, resources
+from oscbench.distributed.cluster import Dashboard, connect, dashboard, fair_cpus, fitting_workers, require, resources
 from oscbench.distributed.extract import extract_on_ray
 from oscbench.distributed.train import train_on_ray
 from oscbench.distributed.tune import run_search
@@ -47,6 +47,12 @@ class RayRunner:
         share = WorkerShare(cpus=ask.cpus or fair_cpus(workers, gpus), gpus=gpus)
         require(workers=workers, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus)
         return share
+
+    def trial_share(self, trials: int, workers: int, ask: WorkerAsk) -> tuple[WorkerShare, int]:
+        """Rather many trials on few CPUs each than few on many; all workers of all trials fit into the nodes."""
+        room = fitting_workers(ask.cpus or 1, ask.gpus_of(resources()))
+        at_once = max(1, min(trials, room // workers))
+        return self.training_share(at_once * workers, ask), at_once
 
     def train(self, job: TrainingJob, share: WorkerShare, on_epoch: Callable[[EpochRow], None]) -> list[EpochRow]:
         """Trains through Ray Train."""

@@ -16,7 +16,7 @@ import numpy as np
 import ray
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from oscbench.distributed.cluster import resources
@@ -26,7 +26,8 @@ from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.progress import log_once
-from oscbench.tuning.evaluator import AnyEvaluator, Nobody, Outcome, SharedFeatures, Watcher
+from oscbench.tuning.early_stopping import Rungs
+from oscbench.tuning.evaluator import AnyEvaluator, Nobody, Outcome, SharedFeatures, Watcher, pruned
 from oscbench.tuning.local import TRIALS, OpenSettings, forget_trial
 from oscbench.tuning.search import SearchRun
 from oscbench.tuning.space import Setting
@@ -49,43 +50,35 @@ ROUNDS = 2
 first time it tries the trial again, the second time it finds it waiting and gives it up."""
 
 
-class EarlyStopping(ASHAScheduler):  # type: ignore[misc]
-    """Stops a trial whose sum is not among the best third of those that came as far (ASHA, Li et al. 2020).
-
-    Trials are compared after a tenth of the longest one's steps, three tenths, and nine tenths.
+class _EarlyStopping(FIFOScheduler):  # type: ignore[misc]
+    """Has Tune stop the trials that fall behind.
 
     Attributes:
         stopped: Ids of the trials it has stopped; Tune does not tell them from those that a time budget ends.
     """
 
-    def __init__(self, longest: int) -> None:
-        super().__init__(
-            time_attr="step",
-            metric="sum",
-            mode="max",
-            max_t=longest + 1,  # at its limit ASHA would end a trial before it has said what it reached
-            grace_period=max(1, longest // 10),
-            reduction_factor=3,
-        )
+    def __init__(self, rungs: Rungs) -> None:
+        super().__init__()
+        self._rungs = rungs
         self.stopped: set[str] = set()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """See ``ASHAScheduler``; is not asked about the report with which a trial ends by itself."""
-        decision = str(super().on_trial_result(tune_controller, trial, result))
-        if decision == ASHAScheduler.STOP:
-            self.stopped.add(trial.trial_id)
-        return decision
+        """Is not asked about the report with which a trial ends by itself."""
+        if self._rungs.keeps_up(trial_id(trial.config["setting"]), result["step"], result["sum"]):
+            return str(FIFOScheduler.CONTINUE)
+        self.stopped.add(trial.trial_id)
+        return str(FIFOScheduler.STOP)
 
 
 class _Recorder(tune.Callback):  # type: ignore[misc]
     """The one writer of the run folder: records a trial as soon as Tune hears of its result."""
 
     def __init__(
-        self, run: SearchRun, evaluator: AnyEvaluator, watcher: Watcher, stopping: EarlyStopping | None = None
+        self, run: SearchRun, evaluator: AnyEvaluator, watcher: Watcher, stopping: _EarlyStopping | None = None
     ) -> None:
         self._run = run
         self._stopping = stopping
-        self._on_the_way: dict[str, dict[str, float]] = {}
+        self._on_the_way: dict[str, tuple[dict[str, float], float]] = {}
         self._evaluator = evaluator
         self._watcher = watcher
         self.failure: OscbenchError | None = None
@@ -115,7 +108,7 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
             setting, step, values = trial.config["setting"], result["step"], result["values"]
             self._run.step(setting, step, values)
             self._watcher.step(self._run, setting, step, values)
-            self._on_the_way[trial_id(setting)] = values | {"seconds": result["time_total_s"]}
+            self._on_the_way[trial_id(setting)] = (values, result["time_total_s"])
             return
         log_once(result["warnings"], self._warned)
         names = ("error", "notes") if "error" in result else (*RATES, "seconds", "notes")
@@ -125,8 +118,7 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
         """A trial is over: it has said so itself, or was stopped early."""
         if self._stopping is not None and trial.trial_id in self._stopping.stopped:
             setting = trial.config["setting"]
-            last = self._on_the_way[trial_id(setting)]
-            self._record(setting, {name: last[name] for name in (*RATES, "seconds")} | {"pruned": True, "notes": ()})
+            self._record(setting, pruned(*self._on_the_way[trial_id(setting)]))
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """The process of a trial, or the service it waits for, has been lost more often than Tune tries again."""
@@ -206,7 +198,7 @@ def run_search(
         return
     at_once = evaluator.concurrency(left, resources())
     longest = None if isinstance(evaluator, SharedFeatures) else evaluator.longest
-    stopping = EarlyStopping(longest) if longest is not None else None
+    stopping = _EarlyStopping(Rungs(longest, run.steps())) if longest is not None else None
     recorder = _Recorder(run, evaluator, watcher, stopping)
     with contextlib.ExitStack() as ending:
         ending.callback(evaluator.clean_up)
@@ -284,7 +276,7 @@ def _fit(
     at_once: int,
     time_budget: float | None,
     tensorboard: bool,
-    stopping: EarlyStopping | None,
+    stopping: _EarlyStopping | None,
 ) -> None:
     _quiet_tune()
     callbacks: list[tune.Callback] = [recorder]
@@ -300,7 +292,9 @@ def _fit(
             search_alg=None if exhaustive else _ProposalSearcher(run),
             scheduler=stopping,
             num_samples=1 if exhaustive else -1,
-            reuse_actors=True,  # a process costs more than a small trial, and seconds of imports before a training
+            # A process costs more than a small trial, and seconds of imports before a training. But one in which a
+            # training was stopped takes its time to end it, and Tune would give up the next trial meanwhile.
+            reuse_actors=stopping is None,
             max_concurrent_trials=at_once,
             time_budget_s=time_budget,
             trial_dirname_creator=_trial_folder,

@@ -80,7 +80,7 @@ class Proser(MaximumSoftmaxScore):
     def fit(self, train: FeatureSet) -> Self:
         """Checks that the features are those of a fine-tuned network; there is nothing more to learn."""
         width = finite_logits(train, "PROSER").shape[1]
-        if width != train.n_known + 1:
+        if width != train.n_known + 1 or train.head is not None:  # a garbage network's are as many, and linear
             raise UsageError(
                 f"PROSER needs {train.n_known} known logits and the strongest dummy's, these features have {width} "
                 "logits; `oscbench tune --alg proser` fine-tunes the network"

@@ -60,7 +60,7 @@ def _search_report(search: Search) -> dict[str, Any]:
         report["published"] = {
             "params": search.published.setting,
             "sum": search.published.sum,
-            "sum_here": _sum_of(table, search.published.setting),
+            "sum_here": _sum_of(table, search.complete(search.published.setting)),
             "source": SOURCE,
         }
     return report

@@ -261,6 +261,7 @@ class FineTuningTrials:
         features: Of the network that is fine-tuned.
         workers: Processes that train a trial together.
         share: What each of them gets.
+        at_once: Trials at the same time.
         rule: How CCR is read at a rate.
         score_kind: Score the curve is made of.
         open_runner: Who trains, from within a trial's process.
@@ -271,6 +272,7 @@ class FineTuningTrials:
     features: Features
     workers: int
     share: WorkerShare
+    at_once: int
     rule: CcrRule
     score_kind: ScoreKind
     open_runner: OpenRunner
@@ -282,35 +284,42 @@ class FineTuningTrials:
     @classmethod
     def of(
         cls,
-        features: Features,
         search: Search,
-        left: int,
+        features: Features,
+        *,
         workers: int,
         together: tuple[int, ...],
+        trials: int,
         ask: WorkerAsk,
         runner: Runner,
     ) -> FineTuningTrials:
-        """The trials of a search, with a share of what the runner has.
+        """The trials of a search.
 
         Args:
-            features: Of the network that is fine-tuned.
             search: What asks.
-            left: Trials that are not finished.
+            features: Of the network that is fine-tuned.
             workers: Processes that train a trial together.
             together: Numbers of dummies that are trained side by side.
+            trials: How many may run at once. Not how many are left: the weights depend on the number of threads, which
+                a search that is taken up again must not change.
             ask: What each worker is to get.
             runner: Who executes.
         """
-        share = trial_share(runner.resources(), 1 if together else left, workers, ask)
+        share, at_once = runner.trial_share(1 if together else trials, workers, ask)
+        # Epochs are judged by this rule; by another one, figures on the way would not be those of the table.
+        comparable = search.rule == "inclusive" and search.score_kind != "published"
         return cls(
             features=features,
             workers=workers,
-            share=runner.training_share(workers, WorkerAsk(cpus=share.cpus, gpus=share.gpus)),
+            share=share,
+            at_once=at_once,
             rule=search.rule,
             score_kind=search.score_kind,
             open_runner=runner.within_trials(workers),
             together=together,
-            longest=None if search.is_exhaustive else max(int(s["epochs"]) for s in search.expected_settings()),
+            longest=max(int(setting["epochs"]) for setting in search.expected_settings())
+            if comparable and not search.is_exhaustive
+            else None,
         )
 
     @property
@@ -325,20 +334,19 @@ class FineTuningTrials:
 
     def concurrency(self, left: int, have: Resources) -> int:
         """As many as have room for all their workers: a search must not wait for itself, nor for what one shares."""
-        if self.together:
-            return 1
-        return max(1, min(left, trials_at_once(have, self.workers, self.share)))
+        return min(left, self.at_once)
 
     def clean_up(self) -> None:
         """Nothing to end: workers end with their trial."""
 
     def evaluate(self, setting: Setting, trial: TrialContext) -> Outcome:
         """See ``TrialEvaluator.evaluate``."""
+        params = from_mapping(ProserParams, setting, "setting")
 
         def report(row: EpochRow) -> None:
-            trial.report(int(row["epoch"]), epoch_figures(row))
+            if row["epoch"] < params.epochs:  # the last epoch is no figure on the way: its network is the outcome
+                trial.report(int(row["epoch"]), epoch_figures(row))
 
-        params = from_mapping(ProserParams, setting, "setting")
         ask = WorkerAsk(cpus=self.share.cpus, gpus=self.share.gpus)
         network = FineTuning.of(
             self.features, params, workers=self.workers, together=self.together, ask=ask, on_epoch=report
@@ -357,34 +365,13 @@ def epoch_figures(row: EpochRow) -> Mapping[str, float]:
     return {"sum": row["ccr_sum"], **rates, "accuracy": row["val_accuracy"], "loss": row["train_loss"]}
 
 
-def trials_at_once(have: Resources, workers: int, share: WorkerShare) -> int:
-    """How many trials the cluster has room for."""
-    by_cpu = have.cpus // (workers * share.cpus)
-    return min(by_cpu, int(have.gpus / (workers * share.gpus))) if share.gpus else by_cpu
-
-
-def trial_share(have: Resources, trials: int, workers: int, ask: WorkerAsk) -> WorkerShare:
-    """What each worker gets so that many trials run at once, rather than few on many CPUs each.
-
-    Args:
-        have: What there is.
-        trials: How many are to be run.
-        workers: Processes that train a trial together.
-        ask: What the user says.
-    """
-    gpus = ask.gpus_of(have)
-    room = int(have.gpus / (workers * gpus)) if gpus else have.cpus // workers
-    at_once = max(1, min(trials, room))
-    return WorkerShare(cpus=ask.cpus or max(1, have.cpus // (at_once * workers)), gpus=gpus)
-
-
 def check_base(features: Features) -> None:
     """Refuses a network that cannot be fine-tuned, and samples on which the result could not be judged."""
     base = features.network
     if base.dummies:
         raise UsageError(
             f"{base.folder} has {base.dummies} dummies already, it was fine-tuned by {Proser.name}; give the network "
-            f"it was made from, or take it as it is (`oscbench evaluate --alg {Proser.name}`)"
+            f"it was made from, or take it as it is (`oscbench extract --checkpoint`, then `oscbench evaluate`)"
         )
     with torch.device("meta"):
         trunk_cut(build_network(base.view.network, base.n_outputs).resnet_base)
@@ -393,9 +380,19 @@ def check_base(features: Features) -> None:
 
 
 def fine_tuning_seconds(
-    features: Features, left: int, workers: int, together: tuple[int, ...], have: Resources, ask: WorkerAsk
+    features: Features,
+    left: int,
+    *,
+    workers: int,
+    together: tuple[int, ...],
+    trials: int,
+    have: Resources,
+    ask: WorkerAsk,
 ) -> float:
-    """About how long so many fine-tunings with the usual number of epochs take."""
-    share = trial_share(have, 1 if together else left, workers, ask)
-    at_once = len(together) or max(1, trials_at_once(have, workers, share))
-    return math.ceil(left / at_once) * FineTuning.of(features, ProserParams(), workers=workers).seconds_with(share)
+    """About how long the trials that are left take, with the usual number of epochs (see ``FineTuningTrials.of``)."""
+    gpus = ask.gpus_of(have)
+    room = int(have.gpus / gpus) if gpus else have.cpus // (ask.cpus or 1)
+    at_once = 1 if together else max(1, min(trials, room // workers))
+    share = WorkerShare(cpus=ask.cpus or max(1, have.cpus // (at_once * workers)), gpus=gpus)
+    one = FineTuning.of(features, ProserParams(), workers=workers).seconds_with(share)
+    return math.ceil(left / (len(together) or at_once)) * one

@@ -51,6 +51,10 @@ class Runner(Protocol):
         """What each of so many training workers gets; a request that can never be met is refused."""
         ...
 
+    def trial_share(self, trials: int, workers: int, ask: WorkerAsk) -> tuple[WorkerShare, int]:
+        """What each of so many workers of a trial gets so that many trials run at once, and how many do."""
+        ...
+
     def train(self, job: TrainingJob, share: WorkerShare, on_epoch: Callable[[EpochRow], None]) -> list[EpochRow]:
         """Trains to the end, from the last checkpoint where there is one; a row per epoch."""
         ...
@@ -81,6 +85,10 @@ class LocalRunner:
             raise UsageError(f"{workers} workers need Ray; leave --local out, or use --num-workers 1")
         have = self.resources()
         return WorkerShare(cpus=ask.cpus or have.cpus, gpus=min(ask.gpus_of(have), float(have.gpus)))
+
+    def trial_share(self, trials: int, workers: int, ask: WorkerAsk) -> tuple[WorkerShare, int]:
+        """One after the other."""
+        return self.training_share(workers, ask), 1
 
     def train(self, job: TrainingJob, share: WorkerShare, on_epoch: Callable[[EpochRow], None]) -> list[EpochRow]:
         """See ``Runner.train``."""

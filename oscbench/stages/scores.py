@@ -149,9 +149,12 @@ def scores_of_best(
     training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
 ) -> Scores:
     """Scores with the best setting found for these features: by any finished search, else by the grid to be run."""
-    elsewhere = POSTPROCESSORS.info(algorithm).fine_tunes and not _needs_fine_tuning(features, algorithm)
-    if elsewhere or not has_hyperparameters(algorithm):
+    if not has_hyperparameters(algorithm):
         return scores_with(features, algorithm, {}, score_kind)
+    if POSTPROCESSORS.info(algorithm).fine_tunes and not _needs_fine_tuning(features, algorithm):
+        # fine-tuned elsewhere: its file says how many dummies it has, and no more
+        known = {"dummies": features.network.dummies} if isinstance(features, Features) else {}
+        return scores_with(features, algorithm, known, score_kind)
     kind = usable_score_kind(algorithm, score_kind) if score_kind is not None else None
     search = best_search(features, algorithm, rule=rule, score_kind=kind)
     tune: Tune | FinishedSearch

@@ -156,7 +156,7 @@ class Tune(Stage[SearchConfig, SearchResult]):
             seed=features.origin.seed or 0,
             generation=generation,
             workers=training.workers if method.fine_tunes else 0,
-            together=tuple(int(size) for size in space.grid["dummies"]) if share_trunk else (),
+            together=tuple(int(size) for size in space.grid.get("dummies", ())) if share_trunk else (),
         )
         return cls(
             room=features.room,
@@ -229,8 +229,9 @@ class Tune(Stage[SearchConfig, SearchResult]):
         left = self.total - self.finished_before()
         if self.base is None:
             return START_SECONDS + TRIAL_SECONDS * left
-        workers, together = self.config.workers, self.config.together
-        return START_SECONDS + fine_tuning_seconds(self.base, left, workers, together, session.resources(), self.ask)
+        return START_SECONDS + fine_tuning_seconds(
+            self.base, left, have=session.resources(), **self._how_trials_train()
+        )
 
     def search(self) -> Search:
         """The search itself."""
@@ -280,8 +281,15 @@ class Tune(Stage[SearchConfig, SearchResult]):
         if self.base is None:
             splits = self.features.load()
             return SharedFeatures.of(search, splits.train, splits.val, memory=self.memory)
-        left, config = search.total - self.finished_before(), self.config
-        return FineTuningTrials.of(self.base, search, left, config.workers, config.together, self.ask, session.runner)
+        return FineTuningTrials.of(search, self.base, runner=session.runner, **self._how_trials_train())
+
+    def _how_trials_train(self) -> dict[str, Any]:
+        return {
+            "workers": self.config.workers,
+            "together": self.config.together,
+            "trials": min(self.total, self.options.max_concurrent or self.total),
+            "ask": self.ask,
+        }
 
 
 def tried_on(features: AnyFeatures, algorithm: str) -> Mapping[str, Stage[Any, Any]]:

@@ -24,8 +24,7 @@ from oscbench.training.recipes import TrainConfig
 class Task(Protocol):
     """What a training learns; travels to the workers by pickle."""
 
-    @property
-    def fewest_rows(self) -> int:
+    def fewest_rows(self, job: TrainingJob) -> int:
         """Rows of a batch below which batch statistics cannot be taken."""
         ...
 
@@ -55,8 +54,11 @@ class Task(Protocol):
 class LossTask:
     """A network from its beginning, by the loss that the settings name."""
 
-    fewest_rows = 2
     fresh_optimizer = False
+
+    def fewest_rows(self, job: TrainingJob) -> int:
+        """Two, whatever the network."""
+        return 2
 
     def uses_negatives(self, job: TrainingJob) -> bool:
         """As the loss says."""
@@ -133,6 +135,6 @@ class TrainingJob:
         labels = np.asarray(self.train.samples.labels)
         ids = np.flatnonzero(labels >= (NEGATIVE if self.task.uses_negatives(self) else 0))
         workers, step_size = self.config.workers, self.config.recipe.batch_size * self.config.accumulate
-        if steps_per_epoch(len(ids), workers, step_size, self.task.fewest_rows) == 0:
+        if steps_per_epoch(len(ids), workers, step_size, self.task.fewest_rows(self)) == 0:
             raise UsageError(f"{len(ids)} training samples are too few for {workers} workers")
         return ids

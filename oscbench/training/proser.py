@@ -39,6 +39,9 @@ CUTS = {
 }
 """The third of four stages, by the class of the trunk; its output is what is mixed."""
 
+TRUNK_STRIDE = 32
+"""Pixels of a side that are one place of the last stage, in all these trunks."""
+
 
 # --- the network ---------------------------------------------------------------------------------------------------
 
@@ -382,13 +385,14 @@ class ProserTask:
 
     params: ProserParams
 
-    fewest_rows = 4
-    """Each half of a batch needs two."""
-
     @property
     def fresh_optimizer(self) -> bool:
         """See ``Task.fresh_optimizer``."""
         return self.params.fine_tuning == "authors"
+
+    def fewest_rows(self, job: TrainingJob) -> int:
+        """One, as published, where the last stage of a trunk has several places; else two in each half of a batch."""
+        return 1 if job.config.crop > TRUNK_STRIDE else 4
 
     def uses_negatives(self, job: TrainingJob) -> bool:
         """Never: mixed samples stand for what is unknown."""

@@ -159,7 +159,7 @@ class _Session:
         recipe, size = job.config.recipe, job.config.recipe.batch_size
         order = epoch_order(self.train_ids, job.config.seed, epoch)
         shares = worker_shares(
-            order, workers.rank, workers.size, size, job.config.accumulate, fewest=job.task.fewest_rows
+            order, workers.rank, workers.size, size, job.config.accumulate, fewest=job.task.fewest_rows(job)
         )
         batches = self.train_loader.epoch(epoch, np.concatenate(shares), size)
         n_steps = len(shares)

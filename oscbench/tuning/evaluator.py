@@ -157,6 +157,11 @@ def run_trial(evaluator: TrialEvaluator, setting: Setting, folder: Path, report:
     return outcome | {"seconds": time.perf_counter() - started}
 
 
+def pruned(last: Mapping[str, float], seconds: float) -> Outcome:
+    """The outcome of a trial that was stopped early: what it reported last."""
+    return {name: last[name] for name in RATES} | {"pruned": True, "seconds": seconds, "notes": ()}
+
+
 # --- shared features ---------------------------------------------------------------------------------------------
 
 

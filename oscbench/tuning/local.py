@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from oscbench.progress import PassMeter
+from oscbench.tuning.early_stopping import Rungs
 from oscbench.tuning.evaluator import (
     MANY_SETTINGS,
     AnyEvaluator,
@@ -18,6 +19,7 @@ from oscbench.tuning.evaluator import (
     SharedFeatures,
     TrialEvaluator,
     Watcher,
+    pruned,
     run_trial,
 )
 from oscbench.tuning.search import SearchRun
@@ -88,6 +90,8 @@ def run_search_here(
     watcher = watcher or Nobody()
     end = time.monotonic() + (math.inf if time_budget is None else time_budget)
     settings = OpenSettings(run)
+    longest = None if isinstance(evaluator, SharedFeatures) else evaluator.longest
+    rungs = Rungs(longest, run.steps()) if longest is not None else None
     together = (together or MANY_SETTINGS) if isinstance(evaluator, SharedFeatures) else 1
     try:
         for number in itertools.count(1):
@@ -98,7 +102,7 @@ def run_search_here(
                 meter = PassMeter(number, len(batch), partial(watcher.progress, run))
                 outcomes = evaluator([setting for _, setting in batch], meter)
             else:
-                outcomes = [_trial(run, evaluator, setting, watcher) for _, setting in batch]
+                outcomes = [_trial(run, evaluator, setting, watcher, rungs) for _, setting in batch]
             for (place, setting), outcome in zip(batch, outcomes, strict=True):
                 run.record(setting, outcome)
                 settings.tell(place, outcome.get("sum"))
@@ -108,12 +112,26 @@ def run_search_here(
         evaluator.clean_up()
 
 
-def _trial(run: SearchRun, evaluator: TrialEvaluator, setting: Setting, watcher: Watcher) -> Outcome:
+class _FallenBehindError(BaseException):
+    """Ends a trial from within its report; no error of the trial, which would be recorded as its outcome."""
+
+
+def _trial(
+    run: SearchRun, evaluator: TrialEvaluator, setting: Setting, watcher: Watcher, rungs: Rungs | None
+) -> Outcome:
+    name, started, last = trial_id(setting), time.perf_counter(), dict[str, float]()
+
     def report(step: int, values: Mapping[str, float]) -> None:
         run.step(setting, step, values)
         watcher.step(run, setting, step, values)
+        last.update(values)
+        if rungs is not None and not rungs.keeps_up(name, step, values["sum"]):
+            raise _FallenBehindError
 
-    return run_trial(evaluator, setting, run.search.folder / TRIALS / trial_id(setting), report)
+    try:
+        return run_trial(evaluator, setting, run.search.folder / TRIALS / name, report)
+    except _FallenBehindError:
+        return pruned(last, time.perf_counter() - started)
 
 
 def forget_trial(run: SearchRun, evaluator: AnyEvaluator, setting: Setting) -> None:

@@ -128,7 +128,7 @@ class Search:
         """Where a budgeted search gets its settings from, begun with the published optimum."""
         if self.kind == "grid":
             raise ValueError("a grid proposes nothing")
-        warm_start = self.published.setting if self.published else None
+        warm_start = self.complete(self.published.setting) if self.published else None
         return Proposer(self.space, self.kind, self.seed, generation=self.generation, warm_start=warm_start)
 
     @property
@@ -211,6 +211,10 @@ class SearchRun:
     def step(self, setting: Setting, step: int, values: Mapping[str, float]) -> None:
         """Keeps a figure on the way of a trial that trains, for who watches."""
         self._study.step(trial_id(setting), setting, step, values)
+
+    def steps(self) -> dict[str, dict[int, float]]:
+        """What trials have reported on the way in this and earlier runs: sum by step, by trial id."""
+        return self._study.steps()
 
     def _note(self, notes: Iterable[Note]) -> None:
         """Keeps what the method had to bend; what is known already is not written again."""

@@ -75,6 +75,11 @@ class StudyLog:
             self._running[name] = storage.create_new_trial(self._study._study_id, template_trial=begun)
         storage.set_trial_intermediate_value(self._running[name], step, float(values["sum"]))
 
+    def steps(self) -> dict[str, dict[int, float]]:
+        """The figures on the way of every trial, by its name."""
+        trials = self._study.get_trials(deepcopy=False)
+        return {str(trial.user_attrs.get("trial_id")): trial.intermediate_values for trial in trials}
+
     def add(self, row: Row) -> None:
         """Adds one trial that has finished, was stopped early or has failed."""
         state, storage = _STATES[row["status"]], self._study._storage

@@ -48,6 +48,18 @@ def tune(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
         (["--alg", "openmax", "--search", "gird"], "gird"),
         (["--alg", "mls", "--score-kind", "probability", "--rule", "strict"], "strict"),
         (["--alg", "mss", "--score-kind", "logit"], "no score kind 'logit'"),
+        (
+            ["--alg", "mss", "--recipe", "authors"],
+            "--recipe authors is for algorithms that fine-tune, and mss does",
+        ),
+        (["--alg", "mss", "--share-trunk"], "--share-trunk is for algorithms that fine-tune, and mss does not"),
+        (["--alg", "proser"], "proser fine-tunes a network, and --features"),
+        (["--alg", "proser", "--recipe", "author"], "unknown recipe 'author', did you mean 'authors'?"),
+        (["--alg", "proser", "--share-trunk", "--search", "optuna"], "leave out --search optuna"),
+        (["--alg", "proser", "--share-trunk", "--set", "trunk=trained"], "leave out --set trunk"),
+        (["--alg", "proser", "--set", "dummies=0"], "'dummies=0': dummies must be at least 1, got 0"),
+        (["--alg", "proser", "--set", "mix_alpha=0"], "'mix_alpha=0': mix_alpha must be finite and > 0, got 0.0"),
+        (["--alg", "mss", "--memory", "1GiB"], "--memory"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_2(

@@ -11,7 +11,9 @@ import time
 import pytest
 
 from oscbench.distributed import cluster
+from oscbench.distributed.runner import RayRunner
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.resources import WorkerAsk, WorkerShare
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,37 @@ def test_an_address_without_a_cluster_is_named(address: str, words: str) -> None
     with pytest.raises(OscbenchError, match=words):
         cluster._join(address)
     assert time.monotonic() - started < 100
+
+
+@pytest.mark.parametrize(
+    ("nodes", "trials", "workers", "ask", "share", "at_once"),
+    [
+        ([(2, 0)], 6, 1, WorkerAsk(), WorkerShare(cpus=1), 2),
+        ([(16, 0)], 6, 1, WorkerAsk(), WorkerShare(cpus=2), 6),
+        ([(2, 0)], 1, 1, WorkerAsk(), WorkerShare(cpus=2), 1),
+        ([(32, 4)], 6, 1, WorkerAsk(), WorkerShare(cpus=8, gpus=1.0), 4),
+        ([(32, 4)], 6, 2, WorkerAsk(), WorkerShare(cpus=8, gpus=1.0), 2),
+        ([(32, 4)], 6, 1, WorkerAsk(gpus=0.5), WorkerShare(cpus=5, gpus=0.5), 6),
+        ([(4, 0)], 6, 2, WorkerAsk(cpus=1), WorkerShare(cpus=1), 2),
+        ([(2, 0)], 6, 2, WorkerAsk(), WorkerShare(cpus=1), 1),
+        ([(8, 0), (8, 0)], 1, 1, WorkerAsk(), WorkerShare(cpus=8), 1),  # no worker spans nodes
+        ([(8, 1), (8, 1), (8, 0)], 6, 1, WorkerAsk(), WorkerShare(cpus=8, gpus=1.0), 2),
+    ],
+)
+def test_trials_share_the_nodes_so_that_none_waits_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: list[tuple[int, int]],
+    trials: int,
+    workers: int,
+    ask: WorkerAsk,
+    share: WorkerShare,
+    at_once: int,
+) -> None:
+    found = [{"Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}} for cpus, gpus in nodes]
+    total = {"CPU": sum(cpus for cpus, _ in nodes), "GPU": sum(gpus for _, gpus in nodes)}
+    monkeypatch.setattr(cluster.ray, "nodes", lambda: found)
+    monkeypatch.setattr(cluster.ray, "cluster_resources", lambda: total)
+    assert RayRunner().trial_share(trials, workers, ask) == (share, at_once)
 
 
 def test_what_is_no_address_is_refused() -> None:

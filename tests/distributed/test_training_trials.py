@@ -6,14 +6,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import optuna
 import pytest
 import stepping_evaluator
 from feature_factory import make_features
 from ray import cloudpickle
 from search_factory import is_finished, make_search
-from stepping_evaluator import STEPS, Stepping
+from stepping_evaluator import STEPS, Stepping, fallen_behind
 
 from oscbench.distributed.tune import run_search
 from oscbench.errors import UsageError
@@ -111,19 +110,9 @@ def test_trials_that_fall_behind_are_stopped_early_recorded_and_shown_as_such(tm
         best = run.finish()
     table = read_trials(search.folder / "trials.csv")
     assert len(table) == 9
-    # One after the other: compared after the first and the third step with those that came as far (ASHA).
-    rungs: dict[int, list[float]] = {1: [], 3: []}
-    for row in table.to_dict("records"):
-        value, taken = row["tail_size"] / 100, len(evaluator.steps()[row["tail_size"]])
-        behind = None
-        for step, earlier in rungs.items():
-            stops = bool(earlier) and value < np.percentile(earlier, 100 * 2 / 3)
-            earlier.append(value)
-            if stops:
-                behind = step
-                break
-        assert (row["status"], row["sum"]) == ("pruned" if behind else "done", value)
-        assert taken == STEPS if behind is None else behind <= taken <= STEPS
+    for row, behind in zip(table.to_dict("records"), fallen_behind(table["tail_size"] / 100), strict=True):
+        assert (row["status"], row["sum"]) == ("pruned" if behind else "done", row["tail_size"] / 100)
+        assert len(evaluator.steps()[row["tail_size"]]) == (behind or STEPS)
     assert {"done", "pruned"} == set(table["status"])
     assert best.sum == table.loc[table["status"] == "done", "sum"].max()
     (study,) = optuna.get_all_study_summaries(storage=open_storage(search.folder / "study.log"))

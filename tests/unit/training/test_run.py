@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ import torch
 from small_images import small_labels, write_split
 
 from oscbench.errors import OscbenchError, UsageError
+from oscbench.postprocessors.proser import RECIPES, ProserParams
 from oscbench.training.checkpoint import BEST, LAST, Checkpoint
 from oscbench.training.job import LossTask, TrainingJob
+from oscbench.training.proser import ProserTask, SharedTask
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import EPOCHS, read_epochs, run_training
+from oscbench.training.run import EPOCHS, _Session, read_epochs, run_training
 from oscbench.training.workers import Workers
 
 CPU = torch.device("cpu")
@@ -222,3 +225,55 @@ def test_tensorboard_files_appear_on_demand(images: tuple, tmp_path: Path) -> No
     pytest.importorskip("tensorboard")
     run_training(dataclasses.replace(job(images, tmp_path, epochs=1), tensorboard=True), Workers(), CPU)
     assert list((tmp_path / "tensorboard").glob("events.out.*"))
+
+
+# --- fine-tuning -------------------------------------------------------------------------------------------------
+
+TASKS = {
+    "published": ProserTask(ProserParams(dummies=3)),
+    "authors": ProserTask(ProserParams(dummies=3, **RECIPES["authors"])),
+    "side by side": SharedTask(ProserParams(trunk="frozen"), (1, 3)),
+}
+
+
+def fine_tuning(images: tuple, folder: Path, task: ProserTask) -> TrainingJob:
+    """Of a base network that is the same for all who ask."""
+    base = folder.parent / "base"
+    if not base.exists():
+        run_training(job(images, base, epochs=1), Workers(), CPU)
+    return dataclasses.replace(
+        job(images, folder, optimizer="sgd", learning_rate=0.05, batch_size=8), init=base / LAST, task=task
+    )
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_an_interrupted_fine_tuning_ends_with_the_same_weights_bit_by_bit(
+    images: tuple, tmp_path: Path, name: str
+) -> None:
+    run_training(fine_tuning(images, tmp_path / "whole", TASKS[name]), Workers(), CPU)
+    parts = fine_tuning(images, tmp_path / "parts", TASKS[name])
+
+    def interrupt(history: tuple[dict, ...]) -> None:
+        if len(history) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_training(parts, Workers(), CPU, interrupt)
+    assert len(read_epochs(tmp_path / "parts" / EPOCHS)) == 2
+    assert len(run_training(parts, Workers(), CPU)) == 3
+    assert_same_weights(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize(("kind", "anew"), [("published", False), ("authors", True)])
+def test_the_authors_optimiser_starts_anew_with_each_epoch(
+    images: tuple, tmp_path: Path, kind: Any, anew: bool
+) -> None:
+    session = _Session(
+        fine_tuning(images, tmp_path / "run", ProserTask(ProserParams(fine_tuning=kind))), Workers(), CPU
+    )
+    optimizers = []
+    for _ in range(2):
+        session.next_epoch()
+        optimizers.append(session.optimizer)
+    session.close()
+    assert (optimizers[0] is not optimizers[1]) == anew

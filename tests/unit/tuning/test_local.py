@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from feature_factory import make_features
 from search_factory import is_finished, make_search, shared
-from stepping_evaluator import STEPS, Stepping
+from stepping_evaluator import STEPS, Stepping, fallen_behind
 
 from oscbench.errors import OscbenchError
 from oscbench.numerics.evm.source import LocalSource
@@ -113,6 +113,31 @@ def test_a_trial_goes_on_from_its_folder_and_an_error_is_its_own(tmp_path: Path)
     with SearchRun(search) as run:
         run_search_here(run, Stepping(log=tmp_path / "log"))
     assert len(list((search.folder / "trials").iterdir())) == 2  # its own is gone, what was to be kept is not
+
+
+def test_trials_that_fall_behind_are_stopped_and_an_interruption_changes_nothing(tmp_path: Path) -> None:
+    searches = [search_in(tmp_path / name, kind="random", trials=9) for name in ("whole", "interrupted")]
+    logs = [Stepping(log=tmp_path / name, longest=STEPS) for name in ("log", "log of the interrupted")]
+
+    class Interrupting(Nobody):
+        def step(self, run: SearchRun, setting: Setting, step: int, values: Mapping[str, float]) -> None:
+            if run.done and step == 2:
+                raise KeyboardInterrupt
+
+    with SearchRun(searches[0]) as run:
+        run_search_here(run, logs[0])
+    with SearchRun(searches[1]) as run, pytest.raises(KeyboardInterrupt):
+        run_search_here(run, logs[1], watcher=Interrupting())
+    with SearchRun(searches[1]) as run:
+        assert 1 <= run.done < 9
+        run_search_here(run, logs[1])
+    tables = [read_trials(search.folder / "trials.csv") for search in searches]
+    behind = fallen_behind(tables[0]["tail_size"] / 100)
+    assert tables[0]["status"].tolist() == ["pruned" if step else "done" for step in behind]
+    assert {"pruned", "done"} == set(tables[0]["status"])
+    for log in logs:
+        assert [len(log.steps()[size]) for size in tables[0]["tail_size"]] == [step or STEPS for step in behind]
+    assert rows(searches[0]) == rows(searches[1])
 
 
 def test_progress_of_a_pass_comes_before_its_results_and_never_goes_back(tmp_path: Path) -> None:
