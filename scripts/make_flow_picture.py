@@ -23,9 +23,9 @@ ROWS = [
         ("features", "logits, embedding,\npooled, per sample", "extract", NETWORK),
     ],
     [
-        ("search", "all settings in one pass;\nPROSER on Ray Train", "tune", SEARCH),
+        ("search", "settings in one pass;\nPROSER on Ray Train", "tune", SEARCH),
         ("live page", "every trial as\nit finishes", "watch", SEARCH),
-        ("scores", "MSS, MLS, OpenMax, EVM,\nPROSER: one per sample", "evaluate", RESULT),
+        ("scores", "MSS, MLS, OpenMax,\nEVM, PROSER", "evaluate", RESULT),
         ("threshold", "for the FPR\nyou can afford", "threshold", RESULT),
         ("tables, plots", "CSV, parquet,\nPNG, PDF", "export", RESULT),
     ],

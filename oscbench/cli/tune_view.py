@@ -75,7 +75,7 @@ class LiveView:
 
     def step(self, run: SearchRun, setting: Setting, step: int, values: Mapping[str, float]) -> None:
         """A trial that trains has finished an epoch."""
-        searched = run.search.space.grid if run.search.is_exhaustive else run.search.space.ranges
+        searched = _searched(run)
         chosen = _setting({name: value for name, value in setting.items() if name in searched})
         shown = {name: value for name, value in values.items() if name == "sum" or name not in RATES}
         figures = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
@@ -105,7 +105,7 @@ class LiveView:
         head = Text(f"{run.done}/{run.search.total} trials{pace}" + (f"; {self._doing}" if self._doing else ""))
         lines = [head, *map(Text, self._trials.values())]
         best = ranked(run.table()).head(BEST_SHOWN)
-        return Group(*lines, trial_table(best, list(run.search.space.grid))) if len(best) else Group(*lines)
+        return Group(*lines, trial_table(best, _searched(run))) if len(best) else Group(*lines)
 
 
 def trial_table(trials: pd.DataFrame, hyperparameters: list[str]) -> Table:
@@ -193,6 +193,12 @@ def _print_spread(algorithm: str, row: dict[str, Any]) -> None:
 def _rates(shown: dict[str, str]) -> str:
     rates = "  ".join(f"{name.removeprefix('ccr_')}: {shown[name]}" for name in RATES if name != "sum")
     return f"{rates}   sum {shown['sum']}"
+
+
+def _searched(run: SearchRun) -> list[str]:
+    """Hyperparameters that differ between trials."""
+    space = run.search.space
+    return list(space.grid if run.search.is_exhaustive else space.ranges)
 
 
 def _setting(params: dict[str, Any]) -> str:

@@ -51,6 +51,7 @@ LONG = {
     "oscbench evaluate --protocol 1 --alg mss --alg evm --plots plots",
     "oscbench threshold --scores runs/demo-9495552f/p1/softmax/s0/evm/scores --fpr 0.01",
     "oscbench train --protocol 2 --loss eos",
+    "oscbench tune --alg proser --protocol 2 --loss eos",
 }
 """Whole jobs of minutes; they run with the long tests."""
 
