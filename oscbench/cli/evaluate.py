@@ -252,9 +252,7 @@ def _print_tables(runs: list[Run], figures: list[list[SplitFigures]], options: O
     for run in runs:
         params = ", ".join(f"{name}={value}" for name, value in run.title.params.items())
         print(f"{run.title.label}: score kind {run.title.score_kind}{f'; {params}' if params else ''}")
-    for line in dict.fromkeys(
-        text for run, parts in zip(runs, figures, strict=True) for text in _confidence(run, parts)
-    ):
+    for line in _confidence(runs, figures):
         print(line)
     interval = f"; 95 % intervals of {options.resamples} resamples" if options.resamples else ""
     print(f"CCR rule {options.rule}, weights by {options.weights}{interval}; - is a rate that cannot be reached\n")
@@ -262,12 +260,23 @@ def _print_tables(runs: list[Run], figures: list[list[SplitFigures]], options: O
     print(markdown(evaluation_table(titled)))
 
 
-def _confidence(run: Run, parts: list[SplitFigures]) -> list[str]:
-    """The confidence of the network on each split, once for all post-processors of that network."""
+def _confidence(runs: list[Run], figures: list[list[SplitFigures]]) -> list[str]:
+    """The confidence of each network on each split, once for all post-processors of that network.
+
+    A network is called by its training; where several have that name, also by what was made of each.
+    """
     from oscbench.report.tables import confidence_text
 
-    network = f"network {run.title.origin.training}".rstrip()
-    return [f"{network}, {text}" for text in map(confidence_text, parts) if text]
+    networks: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for run, parts in zip(runs, figures, strict=True):
+        texts = tuple(filter(None, map(confidence_text, parts)))
+        networks.setdefault((run.title.origin.training, texts), []).append(run.title.algorithm)
+    trainings = [training for training, _ in networks]
+    lines = []
+    for (training, texts), algorithms in networks.items():
+        made = f" ({', '.join(algorithms)})" if trainings.count(training) > 1 else ""
+        lines += [f"network {training}".rstrip() + f"{made}, {text}" for text in texts]
+    return lines
 
 
 def _document(runs: list[Run], figures: list[list[SplitFigures]], options: Options) -> dict[str, Any]:

@@ -67,6 +67,26 @@ def test_evaluate_names_data_rule_kind_and_numbers(run: Command) -> None:
     assert out.count("[") >= 3 * 6  # six intervals a row
 
 
+def test_networks_of_one_name_are_told_by_what_was_made_of_them(run: Command, tmp_path: Path) -> None:
+    """As that of a training and that of its fine-tuning."""
+    folders = {algorithm: tmp_path / algorithm for algorithm in ("mss", "mls", "openmax")}
+    for algorithm, folder in folders.items():
+        run("evaluate", "--features", "demo", "--alg", algorithm, "--out", str(folder))
+    for split in ("val", "test"):
+        path = folders["openmax"] / split / "set.json"
+        document = json.loads(path.read_text())
+        document["confidence"]["known"] = 0.125
+        path.write_text(json.dumps(document))
+    _, out, _ = run("evaluate", *(part for folder in folders.values() for part in ("--scores", str(folder))))
+    named = [line.partition(":")[0] for line in out.splitlines() if line.startswith("network ")]
+    assert named == [
+        "network (mss, mls), val",
+        "network (mss, mls), test",
+        "network (openmax), val",
+        "network (openmax), test",
+    ]
+
+
 def test_features_to_scores_to_the_same_figures(run: Command, tmp_path: Path) -> None:
     out_folder, plots = tmp_path / "scores", tmp_path / "plots"
     arguments = ["--features", "demo", "--alg", "mss", "--score-kind", "probability"]
