@@ -13,17 +13,14 @@ trunk  ``--share-trunk`` beside separate fine-tunings of that grid: time, and wh
 
 from __future__ import annotations
 
-import argparse
-import logging
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from reporting import CPUS, circumstances, come_to_rest, markdown, publish, with_earlier_parts
+from reporting import CPUS, Row, come_to_rest, half_interval, row, run_parts
 
 from oscbench.artifacts import Meta
 from oscbench.cli.tune_view import LiveView
@@ -49,24 +46,6 @@ from oscbench.training.run import EPOCHS, read_epochs
 from oscbench.training.workers import Workers
 from oscbench.tuning.space import load_space
 from oscbench.tuning.trials import read_trials
-
-STUDENT_95_2 = 4.303  # 97.5 % quantile of Student's t with 2 degrees of freedom
-
-Row = dict[str, object]
-
-
-def row(part: str, measure: str, value: float, unit: str, required: str = "", met: bool | None = None) -> Row:
-    """One line of the table."""
-    verdict = "" if met is None else "yes" if met else "NO"
-    return {
-        "part": part,
-        "measure": measure,
-        "value": f"{value:.4g}",
-        "unit": unit,
-        "required": required,
-        "met": verdict,
-    }
-
 
 # --- one step ------------------------------------------------------------------------------------------------------
 
@@ -217,7 +196,7 @@ def seeds(quick: bool) -> list[Row]:
                 ours = found["proser"][where]
                 differences = [a - b for a, b in zip(ours, base, strict=True)]
                 mean = statistics.fmean(differences)
-                half = STUDENT_95_2 * statistics.stdev(differences) / len(differences) ** 0.5
+                half = half_interval(differences)
                 bar = ("at least -0.02", mean >= -0.02) if (loss, where) == ("eos", "val negatives") else ("", None)
                 rows += [
                     row("seeds", f"{loss}, {where}: MSS, mean CCR@FPR sum", statistics.fmean(base), ""),
@@ -264,25 +243,5 @@ def trunk(quick: bool) -> list[Row]:
 
 PARTS = {"step": step, "grid": grid, "seeds": seeds, "trunk": trunk}
 
-
-def report(rows: list[Row]) -> None:
-    """Prints and writes the table, with the parts that were run before."""
-    figures = with_earlier_parts("proser", rows, list(PARTS))
-    head = f"`python benchmarks/proser.py`, {circumstances('torch', 'ray', 'ffcv')}."
-    publish("proser", f"# PROSER\n\n{head}\n\n{markdown(figures)}", figures)
-
-
-def main() -> None:
-    """Runs the chosen parts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="step, grid, seeds, trunk")
-    parser.add_argument("--quick", action="store_true", help="less of everything, nothing is written")
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    for part in arguments.parts or PARTS:
-        rows = PARTS[part](arguments.quick)
-        print(markdown(rows), flush=True) if arguments.quick else report(rows)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts("proser", "PROSER", __doc__, PARTS, ("torch", "ray", "ffcv"))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
+import logging
 import os
 import platform
+import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -12,8 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from scipy.stats import t as student
+
 T = TypeVar("T")
 CPUS = len(os.sched_getaffinity(0))
+
+Row = dict[str, object]
 
 
 def come_to_rest() -> None:
@@ -48,6 +56,51 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in rows]
     return "\n".join(lines) + "\n"
+
+
+def row(part: str, measure: str, value: float, unit: str, required: str = "", met: bool | None = None) -> Row:
+    """One line of the table of a benchmark in parts."""
+    verdict = "" if met is None else "yes" if met else "NO"
+    return {
+        "part": part,
+        "measure": measure,
+        "value": f"{value:.4g}",
+        "unit": unit,
+        "required": required,
+        "met": verdict,
+    }
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half the width of the 95 % interval of their mean, by Student's t."""
+    return float(student.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
+
+
+def run_parts(
+    name: str, title: str, description: str, parts: Mapping[str, Callable[[bool], list[Row]]], packages: Sequence[str]
+) -> None:
+    """Runs the parts that the command line names, by default all; after each the table is printed and written.
+
+    Args:
+        name: Of the script, and of its tables.
+        title: Heading of the table.
+        description: What ``--help`` says.
+        parts: Each called with whether ``--quick`` was given, which runs less and writes nothing.
+        packages: Whose versions are named.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], help=", ".join(parts))
+    parser.add_argument("--quick", action="store_true", help="less of everything, nothing is written")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    for part in arguments.parts or parts:
+        rows = parts[part](arguments.quick)
+        if arguments.quick:
+            print(markdown(rows), flush=True)
+            continue
+        figures = with_earlier_parts(name, rows, list(parts))
+        head = f"`python benchmarks/{name}.py`, {circumstances(*packages)}."
+        publish(name, f"# {title}\n\n{head}\n\n{markdown(figures)}", figures)
 
 
 def with_earlier_parts(name: str, rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> list[Mapping[str, Any]]:

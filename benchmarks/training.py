@@ -13,11 +13,8 @@ eos       EOS beside SoftMax on the embedded protocol 1, seeds 0 to 2: sum of CC
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import logging
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,7 +24,7 @@ from unittest import mock
 import numpy as np
 import torch
 from PIL import Image
-from reporting import CPUS, circumstances, markdown, publish, with_earlier_parts
+from reporting import CPUS, Row, half_interval, row, run_parts
 
 import oscbench.training.run as run_module
 from oscbench.data.convert import ConvertConfig, convert_split
@@ -50,24 +47,6 @@ from oscbench.training.job import TrainingJob
 from oscbench.training.recipes import Recipe, TrainConfig
 from oscbench.training.run import run_training
 from oscbench.training.workers import Workers
-
-STUDENT_95_2 = 4.303  # 97.5 % quantile of Student's t with 2 degrees of freedom
-
-Row = dict[str, object]
-
-
-def row(part: str, measure: str, value: float, unit: str, required: str = "", met: bool | None = None) -> Row:
-    """One line of the table."""
-    verdict = "" if met is None else "yes" if met else "NO"
-    return {
-        "part": part,
-        "measure": measure,
-        "value": f"{value:.4g}",
-        "unit": unit,
-        "required": required,
-        "met": verdict,
-    }
-
 
 # --- drawn photographs -----------------------------------------------------------------------------------------------
 
@@ -220,7 +199,7 @@ def eos(quick: bool) -> list[Row]:
                 accuracy[loss].append(figures["val_accuracy"])
     differences = [a - b for a, b in zip(sums["eos"], sums["softmax"], strict=True)]
     mean = statistics.fmean(differences)
-    half = STUDENT_95_2 * statistics.stdev(differences) / len(differences) ** 0.5
+    half = half_interval(differences)
     return [
         *(row("eos", f"{loss}: mean CCR@FPR sum, seeds 0-2", statistics.fmean(v), "") for loss, v in sums.items()),
         *(row("eos", f"{loss}: mean accuracy, seeds 0-2", statistics.fmean(v), "") for loss, v in accuracy.items()),
@@ -247,25 +226,5 @@ def figures_of(training: Training) -> dict[str, float]:
 
 PARTS = {"overhead": overhead, "scaling": scaling, "embedded": embedded, "eos": eos}
 
-
-def report(rows: list[Row]) -> None:
-    """Prints and writes the table, with the parts that were run before."""
-    figures = with_earlier_parts("training", rows, list(PARTS))
-    head = f"`python benchmarks/training.py`, {circumstances('torch', 'ray', 'ffcv')}."
-    publish("training", f"# Training\n\n{head}\n\n{markdown(figures)}", figures)
-
-
-def main() -> None:
-    """Runs the chosen parts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="overhead, scaling, embedded, eos")
-    parser.add_argument("--quick", action="store_true", help="less of everything, nothing is written")
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
-    for part in arguments.parts or PARTS:
-        rows = PARTS[part](arguments.quick)
-        print(markdown(rows), flush=True) if arguments.quick else report(rows)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts("training", "Training", __doc__, PARTS, ("torch", "ray", "ffcv"))

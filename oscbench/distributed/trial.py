@@ -50,7 +50,7 @@ def training_trial(config: dict[str, Any], evaluator: TrialEvaluator, folders: P
     setting = config["setting"]
 
     def report(step: int, values: Any) -> None:
-        tune.report({"step": step, "values": dict(values), "sum": values["sum"]})
+        tune.report({"step": step, "values": dict(values)})
 
     with collected_log(logging.WARNING) as warnings:
         outcome = run_trial(evaluator, setting, folders / trial_id(setting), report)

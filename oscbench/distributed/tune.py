@@ -64,7 +64,7 @@ class _EarlyStopping(FIFOScheduler):  # type: ignore[misc]
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Is not asked about the report with which a trial ends by itself."""
-        if self._rungs.keeps_up(trial_id(trial.config["setting"]), result["step"], result["sum"]):
+        if self._rungs.keeps_up(trial_id(trial.config["setting"]), result["step"], result["values"]["sum"]):
             return str(FIFOScheduler.CONTINUE)
         self.stopped.add(trial.trial_id)
         return str(FIFOScheduler.STOP)
@@ -197,8 +197,7 @@ def run_search(
     if left <= 0:
         return
     at_once = evaluator.concurrency(left, resources())
-    longest = None if isinstance(evaluator, SharedFeatures) else evaluator.longest
-    stopping = _EarlyStopping(Rungs(longest, run.steps())) if longest is not None else None
+    stopping = _EarlyStopping(Rungs(evaluator.longest, run.steps())) if evaluator.longest is not None else None
     recorder = _Recorder(run, evaluator, watcher, stopping)
     with contextlib.ExitStack() as ending:
         ending.callback(evaluator.clean_up)

@@ -73,6 +73,11 @@ class Evaluator(Protocol):
         """GPUs of each trial's process."""
         ...
 
+    @property
+    def longest(self) -> int | None:
+        """Steps of the longest trial, where those that do worse than others may be stopped early; else ``None``."""
+        ...
+
     def concurrency(self, left: int, have: Resources) -> int:
         """How many of the ``left`` trials run at once.
 
@@ -108,11 +113,6 @@ class TrialEvaluator(Evaluator, Protocol):
     @property
     def keeps_folders(self) -> bool:
         """Whether the folders of recorded trials stay."""
-        ...
-
-    @property
-    def longest(self) -> int | None:
-        """Steps of the longest trial, where those that do worse than others may be stopped early; else ``None``."""
         ...
 
     def evaluate(self, setting: Setting, trial: TrialContext) -> Outcome:
@@ -196,6 +196,7 @@ class SharedFeatures:
 
     cpus = WAITING_CPUS
     gpus = 0.0
+    longest = None
 
     def __init__(
         self,

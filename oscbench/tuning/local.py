@@ -90,8 +90,7 @@ def run_search_here(
     watcher = watcher or Nobody()
     end = time.monotonic() + (math.inf if time_budget is None else time_budget)
     settings = OpenSettings(run)
-    longest = None if isinstance(evaluator, SharedFeatures) else evaluator.longest
-    rungs = Rungs(longest, run.steps()) if longest is not None else None
+    rungs = Rungs(evaluator.longest, run.steps()) if evaluator.longest is not None else None
     together = (together or MANY_SETTINGS) if isinstance(evaluator, SharedFeatures) else 1
     try:
         for number in itertools.count(1):
