@@ -3,7 +3,8 @@
 How its traps are met: the loader is asked for explicit rows (it repeats or drops samples by itself in places),
 crop and flip are planned outside and handed in with the rows (its random numbers cannot be seeded), an error in
 its reader thread is passed on (it would wait for ever), thread counts of torch and numba are put back (it sets
-both for the whole process), and every batch gets memory of its own instead of a slot in its ring of buffers.
+both for the whole process), every batch gets memory of its own instead of a slot in its ring of buffers, and its
+import does not compile a dictionary of two numbers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,21 @@ def kept_thread_counts() -> Iterator[None]:
         numba.set_num_threads(numba_threads)
 
 
-with kept_thread_counts():
+@contextlib.contextmanager
+def _plain_dictionaries() -> Iterator[None]:
+    """FFCV keeps two numbers in a dictionary of numba's, which takes four seconds to compile in every process.
+
+    They are read by Python alone, so a plain one serves.
+    """
+    compiled = numba.typed.Dict
+    numba.typed.Dict = dict
+    try:
+        yield
+    finally:
+        numba.typed.Dict = compiled
+
+
+with kept_thread_counts(), _plain_dictionaries():
     from ffcv.fields import IntField, RGBImageField
     from ffcv.fields.rgb_image import IMAGE_MODES, SimpleRGBImageDecoder
     from ffcv.libffcv import imdecode

@@ -184,6 +184,15 @@ def test_closing_ends_epochs_that_are_still_held(splits: dict[str, DataSplit]):
     epoch.close()
 
 
+def test_importing_compiles_no_dictionary_and_leaves_numba_as_it_was():
+    from numba.typed import Dict, typeddict
+
+    from oscbench.data.ffcv import IMAGE_MODES
+
+    assert type(IMAGE_MODES) is dict
+    assert Dict is typeddict.Dict
+
+
 def test_thread_counts_of_torch_and_numba_stay(splits: dict[str, DataSplit]):
     before = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(2)
