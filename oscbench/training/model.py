@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from oscbench.errors import UsageError
 from oscbench.registry import nearest
-from oscbench.torchvision_import import torchvision
 
 TINY_WIDTHS = (32, 64, 128, 256)
 """Channels of the four stages of ``tiny``."""
@@ -105,6 +104,8 @@ class TinyTrunk(nn.Module):
 
 def network_names() -> list[str]:
     """All networks that can be built: ``tiny`` and torchvision's classifiers."""
+    from oscbench.torchvision_import import torchvision  # a second that ``tiny`` can do without
+
     return ["tiny", *torchvision.models.list_models(module=torchvision.models)]
 
 
@@ -124,6 +125,8 @@ def build_network(name: str, n_outputs: int, embedding_size: int | None = None) 
 def _trunk_maker(name: str) -> Callable[[], nn.Module]:
     if name == "tiny":
         return TinyTrunk
+    from oscbench.torchvision_import import torchvision
+
     names = network_names()
     if name not in names:
         raise UsageError(f"unknown network {name!r}{nearest(name, names)} (tiny or a torchvision classifier)")
