@@ -76,7 +76,7 @@ def test_other_widths_and_networks_are_refused_with_both(network: OpenSetNetwork
         load_weights(build_network("resnet18", 4), found, where="x.pth", wanted="resnet18")
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "other", "missing"])
+@pytest.mark.parametrize("damage", ["cut", "text", "table", "other", "missing"])
 def test_damaged_files_are_named(network: OpenSetNetwork, tmp_path: Path, damage: str) -> None:
     path = tmp_path / "bad.pth"
     published_file(path, network)
@@ -84,6 +84,8 @@ def test_damaged_files_are_named(network: OpenSetNetwork, tmp_path: Path, damage
         path.write_bytes(path.read_bytes()[:1000])
     elif damage == "text":
         path.write_text("not a checkpoint")
+    elif damage == "table":
+        path.write_text("epoch,train_loss\n1,2.5\n")  # begins with an instruction of pickle
     elif damage == "other":
         torch.save({"weights": torch.ones(2)}, path)
     else:
