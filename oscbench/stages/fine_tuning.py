@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from oscbench.errors import UsageError
 from oscbench.metrics import CcrRule
@@ -25,7 +24,7 @@ from oscbench.stages.runner import OpenRunner, Runner, Session
 from oscbench.stages.stage import ensure
 from oscbench.training.checkpoint import LAST, Checkpoint
 from oscbench.training.epoch_metrics import EpochRow
-from oscbench.training.model import build_network
+from oscbench.training.model import network_without_weights
 from oscbench.training.proser import ProserTask, SharedTask, SharedTrunk, fine_tuning_recipe, trunk_cut
 from oscbench.training.recipes import TrainConfig
 from oscbench.tuning.evaluator import (
@@ -373,8 +372,7 @@ def check_base(features: Features) -> None:
             f"{base.folder} has {base.dummies} dummies already, it was fine-tuned by {Proser.name}; give the network "
             f"it was made from, or take it as it is (`oscbench extract --checkpoint`, then `oscbench evaluate`)"
         )
-    with torch.device("meta"):
-        trunk_cut(build_network(base.view.network, base.n_outputs).resnet_base)
+    trunk_cut(network_without_weights(base.view.network, base.n_outputs).resnet_base)
     if base.samples.state() == "done":
         check_validation(np.asarray(base.samples.table("val").labels), str(base.samples.folder / "val"))
 

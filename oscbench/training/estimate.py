@@ -16,13 +16,11 @@ def forward_flops(network: str, crop: int) -> float:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from oscbench.training.model import build_network
+    from oscbench.training.model import network_without_weights
 
-    with torch.device("meta"):
-        built = build_network(network, 1000).eval()
-        images = torch.empty(1, 3, crop, crop)
+    built = network_without_weights(network, 1000).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        built(images)
+        built(torch.empty(1, 3, crop, crop, device="meta"))
     return float(counter.get_total_flops())
 
 

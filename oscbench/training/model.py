@@ -122,6 +122,15 @@ def build_network(name: str, n_outputs: int, embedding_size: int | None = None) 
     return OpenSetNetwork(_trunk_maker(name)(), embedding_size or n_outputs, n_outputs)
 
 
+def network_without_weights(name: str, n_outputs: int) -> OpenSetNetwork:
+    """A network that can be looked at and not computed with: its weights take no memory and no time."""
+    try:
+        with torch.device("meta"):
+            return build_network(name, n_outputs)
+    except NotImplementedError:  # RegNet computes its widths by tensors, which must be somewhere
+        return build_network(name, n_outputs).to("meta")
+
+
 def _trunk_maker(name: str) -> Callable[[], nn.Module]:
     if name == "tiny":
         return TinyTrunk
