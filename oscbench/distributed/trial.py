@@ -50,7 +50,8 @@ def training_trial(config: dict[str, Any], evaluator: TrialEvaluator, folders: P
     setting = config["setting"]
 
     def report(step: int, values: Any) -> None:
-        tune.report({"step": step, "values": dict(values)})
+        # The sum once more by itself: a scheduler sees the figures under other names, flattened.
+        tune.report({"step": step, "values": dict(values), "sum": values["sum"]})
 
     with collected_log(logging.WARNING) as warnings:
         outcome = run_trial(evaluator, setting, folders / trial_id(setting), report)

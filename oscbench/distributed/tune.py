@@ -64,7 +64,7 @@ class _EarlyStopping(FIFOScheduler):  # type: ignore[misc]
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Is not asked about the report with which a trial ends by itself."""
-        if self._rungs.keeps_up(trial_id(trial.config["setting"]), result["step"], result["values"]["sum"]):
+        if self._rungs.keeps_up(trial_id(trial.config["setting"]), result["step"], result["sum"]):
             return str(FIFOScheduler.CONTINUE)
         self.stopped.add(trial.trial_id)
         return str(FIFOScheduler.STOP)
