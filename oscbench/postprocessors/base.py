@@ -27,10 +27,24 @@ Need = Literal["logits", "pooled", "head"]
 """``logits``: refused without; ``pooled``: reads the penultimate layer, so pooled vectors travel along where they were
 kept; ``head``: asks the training rows for their head. The embedding is always there."""
 
+Cost = Literal["logits", "features", "classes", "pairs", "training"]
+"""What scoring one query costs: ``logits``: O(K); ``features``: O(P) or O(PK), as the network's last layer; ``classes``:
+O(P²), a change of basis; ``pairs``: O(NP), a comparison with every training row; ``training``: each setting is a
+network of its own."""
+
 NEVER_WINS: Final = {"probability": -1.0, "published": -1.0, "log": float(np.finfo(np.float64).min)}
 """Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
 
 T = TypeVar("T")
+
+
+class About(NamedTuple):
+    """What a method is, in four lines."""
+
+    idea: str
+    formula: str
+    good: str
+    poor: str
 
 
 class PostProcessor(Protocol):
@@ -120,6 +134,8 @@ class Method(Entry[Callable[..., PostProcessor]]):
         one_pass: Whether it is a ``OnePass``.
         fine_tunes: Whether each of its settings is a network of its own, whose features it takes.
         recipes: Named changes of its parameters' defaults.
+        cost: What scoring a query costs.
+        about: Idea, formula, when it is good and when it is not; ``None`` for one that does not say.
     """
 
     needs: frozenset[Need]
@@ -128,6 +144,8 @@ class Method(Entry[Callable[..., PostProcessor]]):
     one_pass: bool
     fine_tunes: bool
     recipes: Mapping[str, Mapping[str, Any]]
+    cost: Cost
+    about: About | None
 
     @property
     def shares_work(self) -> bool:
@@ -186,6 +204,8 @@ class MethodRegistry(Registry[Callable[..., PostProcessor]]):
         one_pass: bool = False,
         fine_tunes: bool = False,
         recipes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+        cost: Cost = "features",
+        about: About | None = None,
     ) -> Callable[[type[T]], type[T]]:
         """Decorator that registers a class under ``name``; one without the methods it claims is refused.
 
@@ -200,6 +220,8 @@ class MethodRegistry(Registry[Callable[..., PostProcessor]]):
             one_pass: Whether it has ``best_of_settings`` and ``open_source``.
             fine_tunes: Whether each of its settings is a network of its own.
             recipes: Named changes of its parameters' defaults.
+            cost: What scoring a query costs.
+            about: Idea, formula, when it is good and when it is not.
         """
 
         def add(value: type[T]) -> type[T]:
@@ -216,6 +238,8 @@ class MethodRegistry(Registry[Callable[..., PostProcessor]]):
                     one_pass=one_pass,
                     fine_tunes=fine_tunes,
                     recipes=recipes,
+                    cost=cost,
+                    about=about,
                 )
             )
             return value

@@ -1,0 +1,314 @@
+"""What the methods that post-process logits and penultimate features share: checked rows, blocks, one code for a grid.
+
+A method is one class with two steps. ``learn(rows)`` keeps what it needs of the known training rows; ``scores(rows)``
+gives a number per query for *each* of ``self.settings``, so that a single setting is a grid of one and whatever
+settings have in common is computed once. The class that goes with a score is the classifier's; a method with a class
+of its own says so in ``decide``.
+
+All arithmetic is in float64: ties cost correct classifications at small false-positive rates.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oscbench.errors import UsageError
+from oscbench.features import FeatureSet, Inputs
+from oscbench.labels import FloatArray, ProgressFn
+from oscbench.metrics import Predictions
+from oscbench.notes import Note, merge_notes
+from oscbench.postprocessors.base import (
+    POSTPROCESSORS,
+    GridAnswer,
+    OnePass,
+    ScoreKind,
+    require_fitted,
+    require_score_kind,
+    require_width,
+)
+
+Layer = Literal["pooled", "embedding"]
+"""Which features: ``pooled`` is the penultimate layer of the papers (the embedding where no pooled vectors were kept)."""
+
+Prediction = Literal["classifier", "method"]
+"""Whose class goes with a score: the network's, or the one that the method itself finds most likely."""
+
+Array = NDArray[np.float64]
+
+BLOCK_VALUES: Final = 1 << 22
+"""Numbers of a block of rows: enough for a matrix product to run at full speed, few enough for several at once."""
+
+TINY: Final = 1e-12
+"""Floor of lengths that are divided by."""
+
+
+def log_sum_exp(logits: Array) -> Array:
+    """(...,) ln of the sum of exponentials along the last axis, without overflow."""
+    top = logits.max(axis=-1)
+    return np.asarray(top + np.log(np.exp(logits - top[..., None]).sum(axis=-1)))
+
+
+class Rows:
+    """Network outputs of some rows as float64 arrays that were looked at for NaN and for their width.
+
+    Garbage networks have an output more than there are known classes; only the known ones count here.
+
+    Args:
+        inputs: Whatever is read of them is checked then.
+        who: Named in messages.
+        kept: Which rows; default all.
+    """
+
+    def __init__(self, inputs: Inputs, who: str, kept: NDArray[np.intp] | None = None) -> None:
+        self.inputs, self.who = inputs, who
+        self.kept = np.arange(len(inputs)) if kept is None else kept
+        self.n_known = inputs.n_known
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @cached_property
+    def logits(self) -> Array:
+        """(N, K) logits of the known classes."""
+        return self._checked(self.inputs.require_logits(self.who), "logits")[:, : self.n_known]
+
+    @cached_property
+    def predicted(self) -> NDArray[np.int32]:
+        """(N,) the classifier's class, the lowest among equals."""
+        return np.asarray(np.argmax(self.logits, axis=1), np.int32)
+
+    def stored(self, layer: Layer = "pooled") -> FloatArray:
+        """(all rows, P) the features as they are stored."""
+        return self.inputs.penultimate if layer == "pooled" else self.inputs.embedding
+
+    def features(self, layer: Layer = "pooled") -> Array:
+        """(N, P) features of these rows; for blocks, since training rows may be larger than memory."""
+        name = "pooled" if layer == "pooled" and self.inputs.pooled is not None else "embedding"
+        return self._checked(self.stored(layer), name)
+
+    def _checked(self, stored: FloatArray, name: str) -> Array:
+        rows = np.asarray(stored[self.kept], np.float64)
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            bad = self.kept[~finite]
+            raise UsageError(
+                f"{name}: row {bad[0]} holds NaN or infinity ({len(bad)} such among {len(self)} rows); remove or "
+                "repair them"
+            )
+        return rows
+
+    def blocks(self, width: int) -> Iterator[tuple[slice, Self]]:
+        """The rows in order, in blocks for arrays of about this width."""
+        step = max(1, BLOCK_VALUES // max(1, width))
+        for first in range(0, len(self), step):
+            part = slice(first, min(len(self), first + step))
+            yield part, self._part(part)
+
+    def _part(self, part: slice) -> Self:
+        smaller = copy.copy(self)
+        smaller.kept = self.kept[part]
+        for name in ("logits", "predicted"):  # what was computed for all rows holds for some of them
+            if name in vars(self):
+                vars(smaller)[name] = vars(self)[name][part]
+        return smaller
+
+
+class TrainingRows(Rows):
+    """The known rows of a training set: negatives are never fitted.
+
+    Attributes:
+        labels: (N,) 0..K-1.
+        notes: What had to be bent; methods add theirs.
+    """
+
+    def __init__(self, train: FeatureSet, who: str) -> None:
+        super().__init__(train, who, np.flatnonzero(train.labels >= 0))
+        self.train = train
+        self.labels = np.asarray(train.labels[self.kept])
+        self.notes: list[Note] = []
+        if not len(self):
+            raise UsageError(f"{who}: the training rows hold none of a known class")
+
+    @cached_property
+    def head(self) -> tuple[Array, Array]:
+        """Weights (K, P) and biases (K,) of the known classes: ``logits = features @ weight.T + bias``."""
+        head, notes = self.train.require_head(self.who)
+        self.notes += notes
+        return np.asarray(head.weight[: self.n_known], np.float64), np.asarray(head.bias[: self.n_known], np.float64)
+
+    def feature_blocks(self, layer: Layer = "pooled") -> Iterator[tuple[slice, Array]]:
+        """All rows' features, block by block."""
+        for part, block in self.blocks(self.stored(layer).shape[1]):
+            yield part, block.features(layer)
+
+    def mean(self, layer: Layer = "pooled") -> Array:
+        """(P,) mean of the features."""
+        total = np.zeros(self.stored(layer).shape[1])
+        for _, block in self.feature_blocks(layer):
+            total += block.sum(axis=0)
+        return np.asarray(total / len(self))
+
+    def class_means(self, of: NDArray[np.bool_] | None = None) -> tuple[Array, NDArray[np.bool_]]:
+        """(K, P) mean of the features of each class, and which classes have any row; the others' mean is that of all.
+
+        Args:
+            of: (N,) rows that count; default all.
+        """
+        sums, counts = np.zeros((self.n_known, self.stored().shape[1])), np.zeros(self.n_known)
+        for part, block in self.feature_blocks():
+            chosen = slice(None) if of is None else of[part]
+            np.add.at(sums, self.labels[part][chosen], block[chosen])
+            counts += np.bincount(self.labels[part][chosen], minlength=self.n_known)
+        there = counts > 0
+        if not there.all():
+            self.notes.append(
+                Note(
+                    f"{self.who}: {{}} classes have no training row that counts; the mean of all stands for theirs",
+                    (int((~there).sum()),),
+                )
+            )
+            sums[~there], counts[~there] = sums.sum(axis=0), max(1.0, counts.sum())
+        return sums / counts[:, None], there
+
+    def note_signed_features(self) -> None:
+        """Notes that some of the features are negative, for methods that were made for what a ReLU leaves."""
+        negative = sum(int(np.count_nonzero(block < 0)) for _, block in self.feature_blocks())
+        if negative:
+            share = round(100 * negative / (len(self) * self.stored().shape[1]), 1)
+            self.notes.append(
+                Note(f"{self.who}: {{}} % of the features are negative; it was made for ReLU features", (share,))
+            )
+
+
+class Posthoc(OnePass):
+    """A method of two steps, ``learn`` and ``scores``; a single setting is a grid of one.
+
+    Attributes:
+        name: As registered.
+        layers: Features whose width must be that of the training rows.
+        settings: What ``scores`` answers for; what ``learn`` keeps must not depend on it where ``shares`` is true.
+        notes: What ``fit`` had to bend.
+    """
+
+    name: ClassVar[str]
+    layers: ClassVar[tuple[Layer, ...]] = ("pooled",)
+
+    def __init__(self, params: Any = None, score_kind: ScoreKind | None = None) -> None:
+        self.params = POSTPROCESSORS.info(self.name).params() if params is None else params
+        self.score_kind: ScoreKind = require_score_kind(self.name, score_kind)
+        self.settings: Sequence[Any] = (self.params,)
+        self.notes: tuple[Note, ...] = ()
+        self._widths: dict[str, int] | None = None
+
+    @property
+    def label(self) -> str:
+        """As tables show it."""
+        return POSTPROCESSORS.info(self.name).label
+
+    # --- what a method says --------------------------------------------------------------------------------------
+
+    def learn(self, rows: TrainingRows) -> None:
+        """Keeps what ``scores`` needs of the training rows."""
+
+    def scores(self, rows: Rows) -> Array:
+        """(N, S) a score for every row and setting: higher is more known."""
+        raise NotImplementedError
+
+    def decide(self, rows: Rows) -> tuple[NDArray[np.int32], Array]:
+        """Class and score, both (N, S)."""
+        scores = self.scores(rows)
+        return np.broadcast_to(rows.predicted[:, None], scores.shape), scores
+
+    def values_per_row(self, width: int) -> int:
+        """Numbers that ``scores`` holds for a row at once, for features of this width; decides the size of blocks."""
+        return width * len(self.settings)
+
+    # --- what follows from it ------------------------------------------------------------------------------------
+
+    def fit(self, train: FeatureSet) -> Self:
+        """Learns from the known training rows and returns itself."""
+        rows = TrainingRows(train, self.label)
+        self._widths = self._all_widths(train)
+        self.learn(rows)
+        self.notes = merge_notes((), rows.notes)
+        return self
+
+    def predict(self, inputs: Inputs) -> Predictions:
+        """The class, and its score."""
+        label, score = self.answer(inputs)
+        return Predictions(label[:, 0], score[:, 0])
+
+    def answer(self, inputs: Inputs, progress: ProgressFn | None = None) -> tuple[NDArray[np.int32], Array]:
+        """Class and score of every row for every setting, both (N, S), block by block."""
+        widths = require_fitted(self._widths, self.label)
+        for what, array in self._arrays(inputs).items():
+            if what in widths:
+                require_width(array, widths[what], what)
+        rows = Rows(inputs, self.label)
+        label, score = (
+            np.empty((len(inputs), len(self.settings)), np.int32),
+            np.empty((len(inputs), len(self.settings))),
+        )
+        for part, block in rows.blocks(self.values_per_row(inputs.penultimate.shape[1])):
+            label[part], score[part] = self.decide(block)
+            if progress is not None:
+                progress(part.stop, len(rows))
+        return label, score
+
+    @classmethod
+    def best_of_settings(
+        cls,
+        train: FeatureSet,
+        queries: Inputs,
+        settings: Sequence[Any],
+        *,
+        score_kind: ScoreKind,
+        source: Posthoc | None = None,
+        progress: ProgressFn | None = None,
+    ) -> GridAnswer:
+        """See ``OnePass``."""
+        grid = copy.copy(source) if source is not None else cls(settings[0], score_kind)
+        grid.settings, grid.score_kind = settings, score_kind
+        if source is None:
+            grid.fit(train)
+        label, score = grid.answer(queries, progress)
+        return GridAnswer(label, score, grid.notes)
+
+    def close(self) -> None:
+        """Frees nothing: a fitted method is plain arrays."""
+
+    def _arrays(self, inputs: Inputs) -> dict[str, FloatArray]:
+        """What is looked at, by name."""
+        found: dict[str, FloatArray] = {}
+        if inputs.logits is not None:
+            found["logits"] = inputs.logits
+        if "pooled" in POSTPROCESSORS.info(self.name).needs:
+            for layer in self.layers:
+                found["pooled features" if layer == "pooled" else "embeddings"] = (
+                    inputs.penultimate if layer == "pooled" else inputs.embedding
+                )
+        return found
+
+    def _all_widths(self, train: FeatureSet) -> dict[str, int]:
+        return {what: array.shape[1] for what, array in self._arrays(train).items()}
+
+
+class SharedFit(Posthoc):
+    """A method that learns the same whatever its settings: a search learns once."""
+
+    @classmethod
+    def open_source(
+        cls,
+        train: FeatureSet,
+        settings: Sequence[Any],
+        make_source: Callable[..., Any] | None = None,
+        progress: ProgressFn | None = None,
+    ) -> Posthoc:
+        """The fitted method, to be asked for any settings."""
+        return cls(settings[0]).fit(train)
