@@ -28,9 +28,9 @@ Need = Literal["logits", "pooled", "head"]
 kept; ``head``: asks the training rows for their head. The embedding is always there."""
 
 Cost = Literal["logits", "features", "classes", "pairs", "training"]
-"""What scoring one query costs: ``logits``: O(K); ``features``: O(P) or O(PK), as the network's last layer; ``classes``:
-O(P²), a change of basis; ``pairs``: O(NP), a comparison with every training row; ``training``: each setting is a
-network of its own."""
+"""What scoring one query costs: ``logits``: O(K); ``features``: at most O(PK), as the network's last layer;
+``classes``: O(P²), a change of basis; ``pairs``: O(NP), a comparison with every training row; ``training``: each
+setting is a network of its own."""
 
 NEVER_WINS: Final = {"probability": -1.0, "published": -1.0, "log": float(np.finfo(np.float64).min)}
 """Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""

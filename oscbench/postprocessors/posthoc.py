@@ -34,7 +34,7 @@ from oscbench.postprocessors.base import (
 )
 
 Layer = Literal["pooled", "embedding"]
-"""Which features: ``pooled`` is the penultimate layer of the papers (the embedding where no pooled vectors were kept)."""
+"""``pooled`` is what papers call the penultimate layer; without pooled vectors the embedding stands for it."""
 
 Prediction = Literal["classifier", "method"]
 """Whose class goes with a score: the network's, or the one that the method itself finds most likely."""
@@ -91,6 +91,19 @@ class Rows:
         """(N, P) features of these rows; for blocks, since training rows may be larger than memory."""
         name = "pooled" if layer == "pooled" and self.inputs.pooled is not None else "embedding"
         return self._checked(self.stored(layer), name)
+
+    def unit_features(self, layer: Layer = "pooled") -> Array:
+        """(N, P) features of length 1; a row of zeros has no direction and is refused by name."""
+        rows = self.features(layer)
+        largest = np.abs(rows).max(axis=1, initial=0.0, keepdims=True)
+        if not largest.all():
+            bad = self.kept[largest[:, 0] == 0]
+            raise UsageError(
+                f"{self.who}: row {bad[0]} of the features is all zero and has no direction ({len(bad)} such among "
+                f"{len(self)} rows); remove these rows"
+            )
+        rows /= largest  # squares of very long and very short rows would leave the range of floats
+        return np.asarray(rows / np.sqrt(np.einsum("np,np->n", rows, rows))[:, None])
 
     def _checked(self, stored: FloatArray, name: str) -> Array:
         rows = np.asarray(stored[self.kept], np.float64)
@@ -186,6 +199,26 @@ class TrainingRows(Rows):
             )
 
 
+def decide_by_class(rows: Rows, per_class: Sequence[Array], settings: Sequence[Any]) -> tuple[NDArray[np.int32], Array]:
+    """Class and score, both (N, S), of methods with a number per class: the score is the largest.
+
+    The class is the classifier's, as published, unless a setting's ``prediction`` is ``method`` or there is no
+    classifier; then it is the one with the largest number.
+
+    Args:
+        rows: Whose they are.
+        per_class: (N, K) for each setting.
+        settings: Records with a field ``prediction``.
+    """
+    has_classifier = rows.inputs.logits is not None
+    label, score = np.empty((len(rows), len(settings)), np.int32), np.empty((len(rows), len(settings)))
+    for s, (numbers, setting) in enumerate(zip(per_class, settings, strict=True)):
+        score[:, s] = numbers.max(axis=1)
+        classifies = has_classifier and setting.prediction == "classifier"
+        label[:, s] = rows.predicted if classifies else numbers.argmax(axis=1)
+    return label, score
+
+
 class Posthoc(OnePass):
     """A method of two steps, ``learn`` and ``scores``; a single setting is a grid of one.
 
@@ -225,6 +258,10 @@ class Posthoc(OnePass):
         scores = self.scores(rows)
         return np.broadcast_to(rows.predicted[:, None], scores.shape), scores
 
+    def bent(self) -> Iterator[Note]:
+        """Notes on settings that the training rows do not allow as they are."""
+        yield from ()
+
     def values_per_row(self, width: int) -> int:
         """Numbers that ``scores`` holds for a row at once, for features of this width; decides the size of blocks."""
         return width * len(self.settings)
@@ -236,7 +273,7 @@ class Posthoc(OnePass):
         rows = TrainingRows(train, self.label)
         self._widths = self._all_widths(train)
         self.learn(rows)
-        self.notes = merge_notes((), rows.notes)
+        self.notes = merge_notes(rows.notes, self.bent())
         return self
 
     def predict(self, inputs: Inputs) -> Predictions:
@@ -246,11 +283,7 @@ class Posthoc(OnePass):
 
     def answer(self, inputs: Inputs, progress: ProgressFn | None = None) -> tuple[NDArray[np.int32], Array]:
         """Class and score of every row for every setting, both (N, S), block by block."""
-        widths = require_fitted(self._widths, self.label)
-        for what, array in self._arrays(inputs).items():
-            if what in widths:
-                require_width(array, widths[what], what)
-        rows = Rows(inputs, self.label)
+        rows = self.checked_rows(inputs)
         label, score = (
             np.empty((len(inputs), len(self.settings)), np.int32),
             np.empty((len(inputs), len(self.settings))),
@@ -260,6 +293,14 @@ class Posthoc(OnePass):
             if progress is not None:
                 progress(part.stop, len(rows))
         return label, score
+
+    def checked_rows(self, inputs: Inputs) -> Rows:
+        """The rows to be scored, refused before ``fit`` and where they are of another width than in training."""
+        widths = require_fitted(self._widths, self.label)
+        for what, array in self._arrays(inputs).items():
+            if what in widths:
+                require_width(array, widths[what], what)
+        return Rows(inputs, self.label)
 
     @classmethod
     def best_of_settings(
@@ -278,7 +319,7 @@ class Posthoc(OnePass):
         if source is None:
             grid.fit(train)
         label, score = grid.answer(queries, progress)
-        return GridAnswer(label, score, grid.notes)
+        return GridAnswer(label, score, merge_notes(grid.notes, grid.bent()))
 
     def close(self) -> None:
         """Frees nothing: a fitted method is plain arrays."""
@@ -311,4 +352,6 @@ class SharedFit(Posthoc):
         progress: ProgressFn | None = None,
     ) -> Posthoc:
         """The fitted method, to be asked for any settings."""
-        return cls(settings[0]).fit(train)
+        shared = cls(settings[0])
+        shared.settings = settings
+        return shared.fit(train)

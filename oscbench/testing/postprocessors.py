@@ -16,7 +16,7 @@ import pickle
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,17 +62,24 @@ def check_postprocessor(name: str) -> None:
 # --- data ----------------------------------------------------------------------------------------------------------
 
 
-def make_features(seed: int, per_class: int = 30) -> FeatureSet:
+Negatives = Literal["between", "faint", "elsewhere"]
+"""Where the embedding is 0: small logits and all directions; a tenth of a known row; in a direction of their own."""
+
+
+def make_features(seed: int, per_class: int = 30, negatives: Negatives = "between") -> FeatureSet:
     """Known classes and one kind of negatives around fixed means; most known rows are classified correctly.
 
     Pooled features are not negative, as behind a ReLU; embedding and logits are linear in them, and the head is stored.
-    Negatives lie where the embedding is 0: small logits and all directions, so that any method can tell.
     """
     fixed, rng = np.random.default_rng(99), np.random.default_rng(seed)
     means = np.vstack([2.0 + 2.0 * hadamard(P)[1 : K + 1], np.full(P, 2.0)])  # (K + 1, P), 0 and 4
     projection = np.linalg.qr(fixed.normal(size=(P, P)))[0][:D]
     labels = rng.permutation(np.repeat(np.arange(-1, K), per_class))
     pooled = np.maximum(means[labels] + rng.normal(size=(len(labels), P)), 0.0)
+    if negatives == "faint":
+        pooled[labels == NEGATIVE] = 0.1 * pooled[labels == 0]
+    elif negatives == "elsewhere":
+        pooled[labels == NEGATIVE] += 2.0 * hadamard(P)[P - 1] + 2.0
     shift = -projection @ means[NEGATIVE]
     towards = means[:K] @ projection.T + shift
     embedding = pooled @ projection.T + shift
@@ -214,12 +221,15 @@ def _class_scores_decide_the_prediction(name: str, kind: ScoreKind) -> None:
 
 @_check
 def _higher_means_more_known(name: str, kind: ScoreKind) -> None:
-    found = _made(name, kind).fit(_train(name)).predict(_queries(name))
-    known = _validation(name).labels >= 0
-    accuracy = np.mean((found.label == _validation(name).labels)[known])
-    _demand(accuracy > 0.8, f"accuracy is {accuracy:.2f} on classes far apart")
-    area = auroc(_validation(name).labels, found, unknown_label=NEGATIVE)
-    _demand(area > 0.7, f"AUROC is {area:.2f} against negatives that lie elsewhere")
+    """A method may be blind to one kind of negatives, and has to see another."""
+    method, areas = _made(name, kind).fit(_train(name)), []
+    for negatives in get_args(Negatives):
+        validation = _as_taken_by(name, make_features(1, 20, negatives))
+        found, known = method.predict(validation.inputs()), validation.labels >= 0
+        accuracy = np.mean((found.label == validation.labels)[known])
+        _demand(accuracy > 0.8, f"accuracy is {accuracy:.2f} on classes far apart")
+        areas.append(auroc(validation.labels, found, unknown_label=NEGATIVE))
+    _demand(max(areas) > 0.75, f"the largest AUROC is {max(areas):.2f} against three kinds of negatives")
 
 
 @_check
@@ -370,8 +380,10 @@ def _variants(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(params):
         default = getattr(params(), field.name)
-        if isinstance(default, bool):
-            other: Any = not default
+        if "other" in field.metadata:  # half of the default, or 0.5, would change nothing here
+            other: Any = field.metadata["other"]
+        elif isinstance(default, bool):
+            other = not default
         elif isinstance(default, int):
             other = 4 if default != 4 else 3
         elif isinstance(default, float):

@@ -1,0 +1,89 @@
+"""ASH: only the largest features of a row are kept, and adjusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from oscbench.errors import UsageError
+from oscbench.numerics.shaping import kept_features, top_logits, top_shares
+from oscbench.postprocessors.base import POSTPROCESSORS, About
+from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows, log_sum_exp
+from oscbench.postprocessors.scale import LARGEST_EXPONENT, check_percentile
+
+Variant = Literal["s", "b", "p"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AshParams:
+    """Hyperparameters of ASH.
+
+    Attributes:
+        percentile: Features below it are removed.
+        variant: ``p`` only removes; ``s`` scales what is left by e^r; ``b`` makes all that is left equal.
+    """
+
+    percentile: float = 90.0
+    variant: Variant = "s"
+
+    def __post_init__(self) -> None:
+        check_percentile(self.percentile)
+        if self.variant not in get_args(Variant):
+            raise UsageError(f"variant must be one of {', '.join(get_args(Variant))}, got {self.variant!r}")
+
+
+@POSTPROCESSORS.register(
+    "ash",
+    label="ASH",
+    params=AshParams,
+    paper="arXiv:2209.09858",
+    needs={"logits", "pooled", "head"},
+    score_kinds=("native",),
+    per_class=False,
+    one_pass=True,
+    cost="features",
+    about=About(
+        "Most features of a row say nothing about its class; without them unknowns lose more than known rows.",
+        "T = the k largest z; P: W z_T + b; S: e^(sum z / sum z_T) W z_T + b; B: (sum z / k) W 1_T + b; then LSE",
+        "Wide ReLU networks and unknowns far from the classes.",
+        "Signed features (ViT, Swin, ConvNeXt), small networks, unknowns that resemble the classes.",
+    ),
+)
+class Ash(SharedFit):
+    """Energy of the head's answer to the largest features (Djurisic et al. 2023).
+
+    The class is the classifier's; OpenOOD takes the one of the shaped logits. Sums are of max(z, 0), as for SCALE. Of
+    equal features the first are kept. One walk down the sorted features of a row serves all variants and percentiles.
+    """
+
+    name = "ash"
+
+    def learn(self, rows: TrainingRows) -> None:
+        """See ``Posthoc``."""
+        rows.note_signed_features()
+        weight, self._bias = rows.head
+        self._columns = np.ascontiguousarray(weight.T)
+
+    def scores(self, rows: Rows) -> Array:
+        """See ``Posthoc``."""
+        features = rows.features()
+        kept = [kept_features(features.shape[1], setting.percentile) for setting in self.settings]
+        distinct = sorted(set(kept))
+        weighted, plain = top_logits(features, self._columns, np.array(distinct))
+        shares, total = top_shares(features, distinct), np.maximum(features, 0.0).sum(axis=1)
+        found = []
+        for k, setting in zip(kept, self.settings, strict=True):
+            at = distinct.index(k)
+            if setting.variant == "b":
+                logits = (total / k)[:, None] * plain[:, at]
+            else:
+                factor = np.exp(np.minimum(shares[:, at], LARGEST_EXPONENT))[:, None] if setting.variant == "s" else 1.0
+                logits = factor * weighted[:, at]
+            found.append(log_sum_exp(logits + self._bias))
+        return np.stack(found, axis=1)
+
+    def values_per_row(self, width: int) -> int:
+        """See ``Posthoc``."""
+        return 4 * width + 2 * len(self.settings) * len(self._bias)

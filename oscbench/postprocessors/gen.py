@@ -1,0 +1,91 @@
+"""GEN: a generalised entropy of the largest probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from oscbench.errors import UsageError
+from oscbench.notes import Note
+from oscbench.numerics.softmax import log_softmax
+from oscbench.postprocessors.base import POSTPROCESSORS, About
+from oscbench.postprocessors.posthoc import Array, Posthoc, Rows, TrainingRows
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenParams:
+    """The defaults are those of the paper for ImageNet.
+
+    Attributes:
+        gamma: Power; the smaller, the more small probabilities count.
+        top: M, how many of the largest probabilities count.
+    """
+
+    gamma: float = 0.1
+    top: int = 100
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma < np.inf:
+            raise UsageError(f"gamma must be > 0 and finite, got {self.gamma}")
+        if self.top < 1:
+            raise UsageError(f"top must be >= 1, got {self.top}")
+
+
+def log_entropy_terms(logits: Array) -> Array:
+    """(N, K) ln p + ln(1 - p) of the softmax, by falling p; exact also where p rounds to 1."""
+    log_p = -np.sort(-log_softmax(logits), axis=1)
+    with np.errstate(divide="ignore"):  # p = 1 in the last bit: the term is 0, its logarithm minus infinity
+        log_rest = np.where(log_p > -np.log(2), np.log(-np.expm1(log_p)), np.log1p(-np.exp(log_p)))
+    return np.asarray(log_p + log_rest)
+
+
+def entropies(logits: Array, gamma: float) -> Array:
+    """(N, K) sum over the M largest p of p^gamma (1 - p)^gamma, for every M = 1..K."""
+    return np.cumsum(np.exp(gamma * log_entropy_terms(logits)), axis=1)
+
+
+@POSTPROCESSORS.register(
+    "gen",
+    label="GEN",
+    params=GenParams,
+    paper="Liu et al., CVPR 2023",
+    needs={"logits"},
+    score_kinds=("native",),
+    per_class=False,
+    one_pass=True,
+    cost="logits",
+    about=About(
+        "How evenly the probabilities are spread, with small ones magnified.",
+        "-sum over the M largest p of p^g (1 - p)^g",
+        "Many classes, sure networks: sees differences in probabilities of 1e-6 that MSS cannot.",
+        "Few classes, or networks whose small logits are noise.",
+    ),
+)
+class Gen(Posthoc):
+    """Minus the generalised entropy of the M largest probabilities over the known classes (Liu et al. 2023).
+
+    In logarithms, so that probabilities that round to 1 still differ. With a garbage output inside the softmax a row
+    that is surely garbage would get the best score there is, so only the known logits count.
+    """
+
+    name = "gen"
+
+    def learn(self, rows: TrainingRows) -> None:
+        """See ``Posthoc``."""
+        self._n_known = rows.logits.shape[1]
+
+    def bent(self) -> Iterator[Note]:
+        """See ``Posthoc``."""
+        clipped = [setting.top for setting in self.settings if setting.top > self._n_known]
+        if clipped:
+            yield Note(
+                "GEN: top up to {} clipped to {} classes in {} settings", (max(clipped), self._n_known, len(clipped))
+            )
+
+    def scores(self, rows: Rows) -> Array:
+        """See ``Posthoc``."""
+        terms = log_entropy_terms(rows.logits)
+        sums = {g: np.cumsum(np.exp(g * terms), axis=1) for g in {setting.gamma for setting in self.settings}}
+        return np.stack([-sums[s.gamma][:, min(s.top, self._n_known) - 1] for s in self.settings], axis=1)
