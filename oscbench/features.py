@@ -63,6 +63,11 @@ class Inputs:
         return len(self.embedding)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the network outputs, by far the most of a set."""
+        return sum(array.nbytes for array in (self.embedding, self.logits, self.pooled) if array is not None)
+
+    @property
     def penultimate(self) -> FloatArray:
         """(N, P) the layer that the papers call penultimate: pooled where it was kept, else the embedding."""
         return self.embedding if self.pooled is None else self.pooled
@@ -70,7 +75,7 @@ class Inputs:
     def require_logits(self, who: str) -> FloatArray:
         """The logits, or a clear refusal that names who needs them."""
         if self.logits is None:
-            raise UsageError(f"{who} needs logits, and these features have none; add logits.npy or use --alg evm")
+            raise UsageError(f"{who} needs logits, and these features have none; add logits.npy")
         return self.logits
 
 

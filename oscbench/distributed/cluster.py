@@ -83,6 +83,13 @@ def resources() -> Resources:
     return Resources(cpus=int(total.get("CPU", 0)), gpus=int(total.get("GPU", 0)), nodes=nodes)
 
 
+def object_store_bytes() -> int:
+    """Size of the object store of the node that this process runs on."""
+    here = ray.get_runtime_context().get_node_id()
+    sizes = {node["NodeID"]: node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["Alive"]}
+    return int(sizes.get(here, max(sizes.values(), default=0)))
+
+
 def require(*, workers: int, cpus_per_worker: int, gpus_per_worker: float) -> None:
     """Refuses a request that could never be met, with what there is; otherwise Ray would wait for ever.
 

@@ -19,7 +19,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from oscbench.distributed.cluster import resources
+from oscbench.distributed.cluster import object_store_bytes, resources
 from oscbench.distributed.service import READY_SECONDS, SERVICE_CPUS, WATCH, start_service
 from oscbench.distributed.trial import ServiceTrial, training_trial
 from oscbench.errors import OscbenchError, UsageError
@@ -33,6 +33,7 @@ from oscbench.tuning.search import SearchRun
 from oscbench.tuning.space import Setting
 from oscbench.tuning.trials import RATES, trial_id
 
+GIBIBYTE = 1 << 30
 ROOM_SECONDS = 10.0
 """How long a search waits for a cluster that is busy."""
 
@@ -231,7 +232,9 @@ def _served(run: SearchRun, evaluator: SharedFeatures, callers: int, watcher: Wa
     """Yields the trainable that asks a service, started for the length of the block and watched in a thread."""
     splits = {"train": evaluator.train, "val": evaluator.validation}
     with_pooled = bool(POSTPROCESSORS.info(evaluator.algorithm).needs & {"pooled", "head"})
-    features = {name: ray.put(_to_store(split, with_pooled=with_pooled)) for name, split in splits.items()}
+    stored = {name: _to_store(split, with_pooled=with_pooled) for name, split in splits.items()}
+    check_store(evaluator.algorithm, sum(split.nbytes for split in stored.values()), object_store_bytes())
+    features = {name: ray.put(split) for name, split in stored.items()}
     service = start_service(evaluator.algorithm, evaluator.options, callers=callers)
     over = threading.Event()
 
@@ -340,6 +343,16 @@ def _to_store(features: FeatureSet, *, with_pooled: bool) -> FeatureSet:
     if not with_pooled:
         arrays |= {"pooled": None, "head": None}
     return dataclasses.replace(features, **arrays)
+
+
+def check_store(algorithm: str, needed: int, have: int) -> None:
+    """Refuses features that Ray's object store cannot hold, before anything is sent."""
+    if needed > have:
+        raise UsageError(
+            f"{algorithm} needs {needed / GIBIBYTE:.2f} GiB of features in Ray's object store, which has "
+            f"{have / GIBIBYTE:.2f} GiB on this node: start Ray with --object-store-memory={needed * 5 // 4} or more "
+            "and join it by --address, or run with --local"
+        )
 
 
 def wait_for_room(cpus: float, gpus: float = 0.0, seconds: float = ROOM_SECONDS) -> None:

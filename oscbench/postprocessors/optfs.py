@@ -95,9 +95,9 @@ class Optfs(Posthoc):
         return (3 + 2 * len(self.settings)) * width
 
     def _score(self, shaped: Array, own: Array, form: Form) -> Array:
-        if form == "energy":
-            return log_sum_exp(shaped @ self._weight.T + self._bias)
-        return np.asarray(np.einsum("np,np->n", own, shaped))
+        if form == "vanilla":
+            return np.asarray(np.einsum("np,np->n", own, shaped))
+        return log_sum_exp(shaped @ self._weight.T + self._bias)
 
     def _bin(self, features: Array, bins: int) -> NDArray[np.intp]:
         """(N, P) the bin of each feature; ``bins`` for those outside."""

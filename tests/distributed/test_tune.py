@@ -18,10 +18,11 @@ from feature_factory import make_features
 from ray import cloudpickle
 from search_factory import is_finished, make_search, shared
 
+from oscbench.distributed.cluster import object_store_bytes
 from oscbench.distributed.service import start_service
 from oscbench.distributed.shards import ShardedSource
 from oscbench.distributed.tune import _Recorder, run_search, wait_for_room
-from oscbench.errors import OscbenchError
+from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.progress import PassProgress
@@ -331,3 +332,20 @@ def test_no_free_cpu_is_said_instead_of_waiting_for_ever() -> None:
     finally:
         ray.kill(holder)
     wait_for_room(0.5, seconds=20.0)
+
+
+def test_features_that_the_object_store_cannot_hold_are_refused_before_they_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr("oscbench.distributed.tune.ray.put", sent.append)
+    monkeypatch.setattr("oscbench.distributed.tune.object_store_bytes", lambda: 1000)
+    search = search_in(tmp_path, "energy")
+    said = r"energy needs 0\.00 GiB .* --object-store-memory=\d+ .*--local"
+    with pytest.raises(UsageError, match=said), SearchRun(search) as run:
+        run_search(run, shared(search))
+    assert not sent
+
+
+def test_the_object_store_is_as_large_as_ray_says() -> None:
+    assert object_store_bytes() == ray.cluster_resources()["object_store_memory"]

@@ -209,14 +209,14 @@ class RowShard:
 
     def _run(self, function: Callable[[T], None], items: Sequence[T], progress: ProgressFn | None) -> None:
         """Calls the function for each item, on this shard's threads, and reports how many are done."""
-        with _workers(self.threads) as run:
+        with workers(self.threads) as run:
             for done, _ in enumerate(run(function, items), start=1):
                 if progress is not None:
                     progress(done, len(items))
 
 
 @contextlib.contextmanager
-def _workers(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
+def workers(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """A ``map`` over threads, each of which runs its matrix products alone.
 
     Blocks on separate threads beat threads inside each product: there is nothing to wait for between the phases of a

@@ -52,6 +52,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *(("cop", f"cop_v{v}", {"variance": float(v)}) for v in ("0.5", "0.7", "0.9")),
     ("ora", "ora_max", {}),
     ("pnml", "pnml", {}),
+    *(("knn", f"knn_k{k}", {"k": k}) for k in (1, 5, 10, 50, 100, 200)),
+    *(("nnguide", f"nnguide_k{k}_a1", {"k": k}) for k in (1, 10, 50, 100)),
+    *(("relation", f"relation_p{p}", {"power": p}) for p in (1, 2, 4, 6, 8)),
 ]
 
 

@@ -1,0 +1,113 @@
+"""NNGuide: the energy of a row, guided by the energies of its nearest training rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oscbench.errors import UsageError
+from oscbench.notes import Note
+from oscbench.numerics.topk import largest_products
+from oscbench.postprocessors.base import POSTPROCESSORS, About
+from oscbench.postprocessors.knn import comparable, unit_gallery
+from oscbench.postprocessors.posthoc import Array, Layer, Rows, SharedFit, TrainingRows, log_sum_exp
+
+
+@dataclass(frozen=True, kw_only=True)
+class NnguideParams:
+    """Hyperparameters of NNGuide.
+
+    Attributes:
+        k: How many of the nearest rows count.
+        bank_fraction: Share of the training rows that are compared with.
+        layer: Which features.
+    """
+
+    k: int = 10
+    bank_fraction: float = 1.0
+    layer: Layer = "pooled"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise UsageError(f"k must be >= 1, got {self.k}")
+        if not 0 < self.bank_fraction <= 1:
+            raise UsageError(f"bank_fraction must be in (0, 1], got {self.bank_fraction}")
+
+
+def order_by_content(features: Array) -> NDArray[np.intp]:
+    """An order of rows that depends on their content alone: a share of them is the same however they are stored."""
+    single = np.ascontiguousarray(features, np.float32)
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in single]
+    return np.asarray(np.argsort(np.array(digests, "S8"), kind="stable"))
+
+
+@POSTPROCESSORS.register(
+    "nnguide",
+    label="NNGuide",
+    params=NnguideParams,
+    paper="arXiv:2309.14888",
+    needs={"logits", "pooled"},
+    score_kinds=("native",),
+    per_class=False,
+    one_pass=True,
+    cost="pairs",
+    about=About(
+        "A large energy counts where near training rows have large energies too.",
+        "LSE(l) * mean of the k largest cos(z, z_i) LSE(l_i)",
+        "Far unknowns with large logits, which have no neighbours.",
+        "Networks whose energies can be 0 or below: a product of two negative ones is positive.",
+    ),
+)
+class Nnguide(SharedFit):
+    """Energy times the mean of the k largest energy-weighted cosines (Park et al. 2023).
+
+    All k come from one product with the weighted rows. The bank is chosen by the content of the rows; OpenOOD takes the
+    first batches of the loader, and copies the bank for every batch of queries.
+    """
+
+    name = "nnguide"
+    layers = ("pooled", "embedding")
+
+    def learn(self, rows: TrainingRows) -> None:
+        """See ``Posthoc``."""
+        energies = np.concatenate([log_sum_exp(block.logits) for _, block in rows.blocks(rows.n_known)])
+        if low := int(np.count_nonzero(energies <= 0)):
+            form = "NNGuide: energies of {} of {} training rows are not positive; it was made for positive ones"
+            rows.notes.append(Note(form, (low, len(rows))))
+        self._banks = {}
+        for layer in {setting.layer for setting in self.settings}:
+            units = unit_gallery(rows, layer)
+            order = order_by_content(units)
+            self._banks[layer] = (units * energies[:, None])[order]
+        self._n_rows = len(rows)
+
+    def bent(self) -> Iterator[Note]:
+        """See ``Posthoc``."""
+        clipped = [s.k for s in self.settings if s.k > self._bank_rows(s.bank_fraction)]
+        if clipped:
+            yield Note(
+                "NNGuide: k up to {} clipped to the rows of the bank in {} settings", (max(clipped), len(clipped))
+            )
+
+    def values_per_row(self, width: int) -> int:
+        """See ``Posthoc``."""
+        return width
+
+    def scores(self, rows: Rows) -> Array:
+        """See ``Posthoc``."""
+        energy, score = log_sum_exp(rows.logits), np.empty((len(rows), len(self.settings)))
+        for layer, fraction in {(s.layer, s.bank_fraction) for s in self.settings}:
+            chosen = [n for n, s in enumerate(self.settings) if (s.layer, s.bank_fraction) == (layer, fraction)]
+            size = self._bank_rows(fraction)
+            k = np.minimum([self.settings[n].k for n in chosen], size)
+            bank = comparable(self._banks[layer][:size], len(rows.inputs))
+            sums = np.cumsum(largest_products(rows.unit_features(layer), bank, int(k.max())), axis=1)
+            score[:, chosen] = energy[:, None] * (sums[:, k - 1] / k)
+        return score
+
+    def _bank_rows(self, fraction: float) -> int:
+        return int(np.ceil(fraction * self._n_rows))

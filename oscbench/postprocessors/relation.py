@@ -1,0 +1,67 @@
+"""Relation: how strongly a row is related, in features and probabilities, to the training rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from oscbench.errors import UsageError
+from oscbench.numerics.softmax import softmax
+from oscbench.numerics.topk import related_sums
+from oscbench.postprocessors.base import POSTPROCESSORS, About
+from oscbench.postprocessors.knn import comparable, unit_gallery
+from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows
+
+FLOOR: Final = 0.03
+"""Relations at or below it do not count, as in the original."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationParams:
+    """``power``: of each relation before they are added up."""
+
+    power: int = 6
+
+    def __post_init__(self) -> None:
+        if self.power < 1:
+            raise UsageError(f"power must be >= 1, got {self.power}")
+
+
+@POSTPROCESSORS.register(
+    "relation",
+    label="Relation",
+    params=RelationParams,
+    paper="arXiv:2301.12321",
+    needs={"logits", "pooled"},
+    score_kinds=("native",),
+    per_class=False,
+    one_pass=True,
+    cost="pairs",
+    about=About(
+        "A known row has many training rows that look alike and are classified alike.",
+        "sum_i r_i^power over r_i > 0.03, r_i = max(cos(z, z_i), 0) p . p_i",
+        "Classes of similar size, many training rows.",
+        "Small classes: the sum counts related rows, and they have few.",
+    ),
+)
+class Relation(SharedFit):
+    """Sum of powers of relations to all known training rows (Kim et al. 2023).
+
+    All powers come from one pass. OpenOOD's form writes into the feature tensor it is given.
+    """
+
+    name = "relation"
+
+    def learn(self, rows: TrainingRows) -> None:
+        """See ``Posthoc``."""
+        self._gallery, self._shares = unit_gallery(rows, "pooled"), softmax(rows.logits)
+
+    def values_per_row(self, width: int) -> int:
+        """See ``Posthoc``."""
+        return width
+
+    def scores(self, rows: Rows) -> Array:
+        """See ``Posthoc``."""
+        gallery = comparable(self._gallery, len(rows.inputs))
+        powers = [setting.power for setting in self.settings]
+        return related_sums(rows.unit_features(), gallery, softmax(rows.logits), self._shares, powers, FLOOR)

@@ -1,0 +1,63 @@
+"""Largest products and sums of relations against the whole matrix, in any number of parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oscbench.numerics.evm.shard import row_ranges
+from oscbench.numerics.topk import largest_products, merge_largest, related_sums
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 9), st.integers(1, 50))
+def test_products_are_those_of_the_whole_matrix(seed: int, n: int, q: int, k: int) -> None:
+    rng = np.random.default_rng(seed)
+    gallery, queries = np.round(rng.normal(size=(n, 3)), 1), np.round(rng.normal(size=(q, 3)), 1)  # ties
+    found = largest_products(queries, gallery, k)
+    whole = -np.sort(-(queries @ gallery.T), axis=1)
+    expected = np.full((q, k), -np.inf)
+    expected[:, : min(n, k)] = whole[:, : min(n, k)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_any_number_of_parts_gives_the_same_bits(dtype: type[np.floating], shards: int) -> None:
+    """Over more rows than a tile holds, with k above and below the rows of a tile."""
+    rng = np.random.default_rng(3)
+    gallery, queries = rng.normal(size=(9001, 16)).astype(dtype), rng.normal(size=(300, 16)).astype(dtype)
+    for k in (7, 2000):
+        whole = largest_products(queries, gallery, k)
+        parts = [largest_products(queries, gallery, k, rows=rows) for rows in row_ranges(len(gallery), shards)]
+        np.testing.assert_array_equal(merge_largest(parts), whole)
+        order = np.sort(queries.astype(float) @ gallery.astype(float).T, axis=1)[:, ::-1][:, :k]
+        np.testing.assert_allclose(whole, order, atol=2e-5 if dtype is np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("device", ["cpu:0"])
+def test_the_lines_for_a_gpu_give_the_same_on_the_cpu(device: str) -> None:
+    rng = np.random.default_rng(4)
+    gallery, queries = rng.normal(size=(5000, 8)), rng.normal(size=(30, 8))
+    rows = (100, 4999)
+    found = largest_products(queries, gallery, 20, rows=rows, device=device)
+    np.testing.assert_allclose(found, largest_products(queries, gallery, 20, rows=rows), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_sums_of_relations_are_those_of_the_whole_matrix(shards: int) -> None:
+    """Within 1e-12: sums of parts add in another order."""
+    rng = np.random.default_rng(5)
+    gallery, queries = rng.normal(size=(5000, 8)), rng.normal(size=(40, 8))
+    gallery /= np.linalg.norm(gallery, axis=1, keepdims=True)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    ours, theirs = rng.dirichlet(np.ones(4), 40), rng.dirichlet(np.ones(4), 5000)
+    parts = [
+        related_sums(queries, gallery, ours, theirs, [1, 2, 6], 0.03, rows=rows)
+        for rows in row_ranges(len(gallery), shards)
+    ]
+    r = np.maximum(queries @ gallery.T, 0) * (ours @ theirs.T)
+    expected = np.stack([np.where(r > 0.03, r**p, 0).sum(axis=1) for p in (1, 2, 6)], axis=1)
+    np.testing.assert_allclose(sum(parts), expected, rtol=1e-10)
