@@ -21,7 +21,8 @@ from oscbench.errors import OscbenchError
 
 if TYPE_CHECKING:
     from oscbench.numerics.evm.gallery import Gallery
-    from oscbench.numerics.evm.source import NeighborSource
+    from oscbench.numerics.sources import AnySource
+    from oscbench.numerics.topk import ProductRows
     from oscbench.progress import PassMeter, PassProgress
     from oscbench.tuning.evaluator import EvaluationOptions, Outcome, SharedFeatures
     from oscbench.tuning.space import Setting
@@ -139,16 +140,16 @@ class EvaluationService:
             self._meter = None
 
 
-def _open_source(gallery: Gallery, memory: int | None) -> NeighborSource:
+def _open_source(gallery: Gallery | ProductRows, memory: int | None) -> AnySource:
     """Shards where the cluster has room for several, else this process."""
     from oscbench.distributed.shards import open_source
-    from oscbench.numerics.evm.source import LocalSource
+    from oscbench.numerics.sources import local_source
 
     try:
         return open_source(gallery, memory_budget=memory)
     except OscbenchError as error:  # somebody else was faster: the answer is the same, it only takes longer
         logger.warning("computing without shards: %s", error)
-        return LocalSource(gallery, memory_budget=memory)
+        return local_source(gallery, memory_budget=memory)
 
 
 def start_service(algorithm: str, options: EvaluationOptions, *, callers: int) -> Any:

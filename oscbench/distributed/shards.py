@@ -19,8 +19,9 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +36,9 @@ from oscbench.labels import FloatArray, ProgressFn
 from oscbench.numerics.evm.fits import FitCounts, Grid, InclusionKind, TailSetting
 from oscbench.numerics.evm.gallery import Gallery, check_width, prepare_rows
 from oscbench.numerics.evm.shard import Winners, combine, row_ranges
-from oscbench.numerics.evm.source import LocalSource, Meter, NeighborSource
+from oscbench.numerics.evm.source import LocalSource, Meter
+from oscbench.numerics.sources import AnySource, local_source
+from oscbench.numerics.topk import ProductRows, merge_largest
 
 START_SECONDS: Final = 60.0
 """How long Ray may take to find room for the shards and to start their processes."""
@@ -60,8 +63,12 @@ _LOST: Final = (
 
 
 def open_source(
-    gallery: Gallery, n_shards: int | None = None, *, cpus_per_shard: float | None = None, **options: Any
-) -> NeighborSource:
+    gallery: Gallery | ProductRows,
+    n_shards: int | None = None,
+    *,
+    cpus_per_shard: float | None = None,
+    **options: Any,
+) -> AnySource:
     """A source for the gallery's rows: sharded where the cluster gives more than one share, else this process.
 
     Args:
@@ -73,7 +80,7 @@ def open_source(
     bundles = plan_bundles(n_shards, cpus_per_shard, options.get("device"))
     if len(bundles) > 1 or any(bundle.get("GPU") for bundle in bundles):
         return ShardedSource(gallery, n_shards, cpus_per_shard=cpus_per_shard, **options)
-    return LocalSource(gallery, **options)
+    return local_source(gallery, **options)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class ShardHost:
         self._options = options
         self._sources: dict[Rows, _TimedSource] = {}
         self._work = ShardWork(os.getpid(), ray.get_runtime_context().get_node_id())
-        self._gallery: Gallery = self._fetch(gallery)
+        self._gallery: Any = self._fetch(gallery)
 
     def work(self) -> ShardWork:
         """What this process has done; also answers while it computes."""
@@ -150,6 +157,25 @@ class ShardHost:
             done=0,
         )
         return winners, source.counts
+
+    def largest(self, rows: Rows, queries: list[Any], k: int, upto: int | None) -> NDArray[np.float64]:
+        """The k largest products of every query with a range of rows."""
+        found = self._fetch(queries)
+        device = self._options.get("device", "cpu")
+        return self._timed(rows, found, partial(self._gallery.largest, found, k, upto, rows=rows, device=device))
+
+    def related(self, rows: Rows, queries: list[Any], powers: Sequence[int], floor: float) -> NDArray[np.float64]:
+        """The sums of relations of every query to a range of rows."""
+        found, weights = self._fetch(queries)
+        return self._timed(rows, found, partial(self._gallery.related, found, weights, powers, floor, rows=rows))
+
+    def _timed(self, rows: Rows, queries: FloatArray, compute: Callable[[], Any]) -> NDArray[np.float64]:
+        started = time.perf_counter()
+        answer: NDArray[np.float64] = compute()
+        self._add("score", time.perf_counter() - started)
+        pairs = self._work.scored_pairs + (rows[1] - rows[0]) * len(queries)
+        self._work = replace(self._work, scored_pairs=pairs, done=0)
+        return answer
 
     def _source(self, rows: Rows) -> _TimedSource:
         self._work = replace(self._work, done=0)
@@ -196,7 +222,7 @@ class ShardedSource:
 
     def __init__(
         self,
-        gallery: Gallery,
+        gallery: Gallery | ProductRows,
         n_shards: int | None = None,
         *,
         cpus_per_shard: float | None = None,
@@ -205,7 +231,8 @@ class ShardedSource:
         **options: Any,
     ) -> None:
         bundles = plan_bundles(n_shards, cpus_per_shard, device)
-        self.gallery, self.counts = gallery, FitCounts()
+        self.gallery: Any = gallery
+        self.counts = FitCounts()
         self.memory_budget: int | None = options.get("memory_budget")
         self.replaced: list[int] = []
         self.ranges: list[Rows] = row_ranges(len(gallery), len(bundles))
@@ -251,6 +278,17 @@ class ShardedSource:
         winners = combine([part for part, _ in answers])
         self.counts = sum((counts for _, counts in answers), FitCounts())
         return winners.label, winners.score
+
+    def largest(self, queries: FloatArray, k: int, upto: int | None = None) -> NDArray[np.float64]:
+        """(Q, k) the k largest products with the first ``upto`` rows, of a source made for ``ProductRows``."""
+        return merge_largest(self._ask("largest", [ray.put(np.asarray(queries))], k, upto))
+
+    def related(
+        self, queries: FloatArray, query_weights: FloatArray, powers: Sequence[int], floor: float
+    ) -> NDArray[np.float64]:
+        """(Q, len(powers)) sums of relations to all rows, of a source made for ``ProductRows``."""
+        reference = ray.put((np.asarray(queries), np.asarray(query_weights)))
+        return np.asarray(np.sum(self._ask("related", [reference], tuple(powers), floor), axis=0))
 
     def work(self) -> list[ShardWork]:
         """What each living actor has done since it started."""

@@ -8,7 +8,8 @@ way a product has the same bits whoever computes it, in any number of parts. No 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -69,6 +70,78 @@ def merge_largest(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     [[3.0, 2.0]]
     """
     return -np.sort(-np.concatenate(parts, axis=1), axis=1)[:, : parts[0].shape[1]]
+
+
+@dataclass(frozen=True, eq=False)
+class ProductRows:
+    """Training rows whose products with queries are asked for, wherever they are computed.
+
+    Attributes:
+        rows: (N, P).
+        weights: (N, K) by which products are weighted in ``related``; ``None`` where nobody asks for it.
+    """
+
+    rows: FloatArray
+    weights: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def largest(
+        self,
+        queries: FloatArray,
+        k: int,
+        upto: int | None = None,
+        *,
+        rows: Rows | None = None,
+        device: str = "cpu",
+    ) -> NDArray[np.float64]:
+        """See ``largest_products``; of the first ``upto`` rows only."""
+        first, last = rows or (0, len(self))
+        last = last if upto is None else min(last, upto)
+        if first >= last:
+            return np.full((len(queries), k), -np.inf)
+        return largest_products(queries, self.rows, k, rows=(first, last), device=device)
+
+    def related(
+        self,
+        queries: FloatArray,
+        query_weights: FloatArray,
+        powers: Sequence[int],
+        floor: float,
+        *,
+        rows: Rows | None = None,
+    ) -> NDArray[np.float64]:
+        """See ``related_sums``."""
+        assert self.weights is not None, "these rows were made without weights"
+        return related_sums(queries, self.rows, query_weights, self.weights, powers, floor, rows=rows)
+
+    def close(self) -> None:
+        """Frees nothing: the rows are plain arrays."""
+
+
+class ProductSource(Protocol):
+    """Who computes products: ``ProductRows`` itself, or actors that share its rows."""
+
+    def largest(self, queries: FloatArray, k: int, upto: int | None = None) -> NDArray[np.float64]:
+        """See ``largest_products``; of the first ``upto`` rows only."""
+        ...
+
+    def related(
+        self, queries: FloatArray, query_weights: FloatArray, powers: Sequence[int], floor: float
+    ) -> NDArray[np.float64]:
+        """See ``related_sums``."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the source holds."""
+        ...
+
+
+def nearest_rows(queries: FloatArray, gallery: FloatArray) -> NDArray[np.intp]:
+    """(Q,) the gallery row with the largest product, the first among equals."""
+    blocks = (np.asarray(queries[q : q + QUERY_TILE], gallery.dtype) for q in range(0, len(queries), QUERY_TILE))
+    return np.concatenate([(block @ gallery.T).argmax(axis=1) for block in blocks])
 
 
 def _for_blocks(work: Callable[[int], None], n_queries: int, device: str, progress: ProgressFn | None) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,9 @@ class GridAnswer(NamedTuple):
 
 class OnePass(PostProcessor, Protocol):
     """A post-processor whose settings share most of their work and can be evaluated in one pass."""
+
+    bounds_memory: ClassVar[bool] = False
+    """Whether what is shared can be bounded (``--memory``)."""
 
     @classmethod
     def best_of_settings(
@@ -177,8 +180,12 @@ class Method(Entry[Callable[..., PostProcessor]]):
 
     def require(self, inputs: Inputs) -> None:
         """Refuses inputs that lack what the method needs; a head is asked for, and perhaps recovered, by ``fit``."""
-        if "logits" in self.needs:
-            inputs.require_logits(self.label)
+        if "logits" in self.needs and inputs.logits is None:
+            others = (POSTPROCESSORS.info(name) for name in POSTPROCESSORS.names())
+            instead = ", ".join(other.name for other in others if not {"logits", "head"} & other.needs)
+            raise UsageError(
+                f"{self.label} needs logits, and these features have none; add logits.npy, or use one of {instead}"
+            )
 
 
 def _is_missing(value: Any, name: str) -> bool:
@@ -299,3 +306,24 @@ def finite_logits(inputs: Inputs, who: str) -> FloatArray:
     logits = inputs.require_logits(who)
     check_finite(logits, "logits")
     return logits
+
+
+GROUPS: Final[Mapping[str, Callable[[Method], bool]]] = MappingProxyType(
+    {"all": lambda method: True, "posthoc": lambda method: not method.fine_tunes}
+)
+"""Names that stand for several algorithms: every one, and those that do not fine-tune a network."""
+
+
+def expand_algorithms(names: Iterable[str]) -> dict[str, bool]:
+    """The algorithms meant by ``mss``, ``mss,mls``, ``all`` or ``posthoc``, each once, and whether by its own name.
+
+    A group stands for its members in their order of registration; an unknown name is refused with the nearest one.
+    """
+    found: dict[str, bool] = {}
+    for name in (part.strip() for text in names for part in text.split(",")):
+        if name in GROUPS:
+            methods = (POSTPROCESSORS.info(member) for member in POSTPROCESSORS.names())
+            found = {method.name: False for method in methods if GROUPS[name](method)} | found
+        else:
+            found[POSTPROCESSORS.info(name).name] = True
+    return found

@@ -22,6 +22,7 @@ from oscbench.numerics.evm.source import LocalSource, Meter, NeighborSource
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
+    About,
     GridAnswer,
     OnePass,
     ScoreKind,
@@ -70,6 +71,13 @@ class EvmParams:
     paper="arXiv:1506.06112",
     score_kinds=("log", "probability", "published"),
     one_pass=True,
+    cost="pairs",
+    about=About(
+        "Every training row is the centre of a Weibull model of its distances to rows of other classes.",
+        "max_n 1 - exp(-(x / scale_n)^shape_n), x = 1 + kappa d_t - d(q, z_n)",
+        "Features alone, without logits; classes of several clusters; strict false positive rates.",
+        "Many rows: fitting compares all pairs, scoring every kept row; three hyperparameters that must be searched.",
+    ),
 )
 class Evm(OnePass):
     """Probability of inclusion in each known class, the largest over the class's training rows.
@@ -87,6 +95,8 @@ class Evm(OnePass):
         counts: How many tails were fitted, how many had no spread (a step at d = kappa d_t), how many were clipped.
         notes: What ``fit`` had to bend.
     """
+
+    bounds_memory = True
 
     def __init__(self, params: EvmParams | None = None, score_kind: ScoreKind | None = None) -> None:
         self.params = params or EvmParams()

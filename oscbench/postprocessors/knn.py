@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
+from oscbench.features import FeatureSet
+from oscbench.labels import FloatArray, ProgressFn
 from oscbench.notes import Note
-from oscbench.numerics.topk import largest_products
+from oscbench.numerics.topk import ProductRows, ProductSource, nearest_rows
 from oscbench.postprocessors.base import POSTPROCESSORS, About
-from oscbench.postprocessors.posthoc import Array, Layer, Rows, SharedFit, TrainingRows
+from oscbench.postprocessors.posthoc import Array, Layer, Posthoc, Rows, SharedFit, TrainingRows
 
-LARGE_PAIRS: Final = 2e8
-"""Pairs of a query and a training row from which on they are compared in float32, twice as fast."""
+LARGE_VALUES: Final = 1 << 24
+"""Numbers of a gallery from which on it is kept and compared in float32: half the memory, twice as fast."""
 
 
-def unit_gallery(rows: TrainingRows, layer: Layer) -> Array:
-    """(N, P) all training rows with length 1."""
-    gallery = np.empty((len(rows), rows.stored(layer).shape[1]))
-    for part, block in rows.blocks(gallery.shape[1]):
+def unit_gallery(rows: TrainingRows, layer: Layer) -> FloatArray:
+    """(N, P) all training rows with length 1; in float64, large sets in float32."""
+    shape = (len(rows), rows.stored(layer).shape[1])
+    gallery = np.empty(shape, np.float32 if shape[0] * shape[1] >= LARGE_VALUES else np.float64)
+    for part, block in rows.blocks(shape[1]):
         gallery[part] = block.unit_features(layer)
     return gallery
 
 
-def comparable(gallery: Array, n_queries: int) -> NDArray[np.floating]:  # type: ignore[type-arg]
-    """The gallery in the precision in which so many queries are compared with it."""
-    return gallery.astype(np.float32) if len(gallery) * n_queries >= LARGE_PAIRS else gallery
+class ComparesRows(SharedFit):
+    """A method that asks for products of queries with all training rows; in a search actors may share large ones."""
+
+    _sources: dict[Any, ProductRows]
+    _shared: Mapping[Any, ProductSource] = MappingProxyType({})
+
+    def source(self, key: Any) -> ProductSource:
+        """Who computes the products with the rows called ``key``."""
+        return self._shared.get(key, self._sources[key])
+
+    @classmethod
+    def open_source(
+        cls,
+        train: FeatureSet,
+        settings: Sequence[Any],
+        make_source: Callable[..., Any] | None = None,
+        progress: ProgressFn | None = None,
+    ) -> Posthoc:
+        """The fitted method, its large rows with whoever computes."""
+        fitted = super().open_source(train, settings)
+        assert isinstance(fitted, ComparesRows)
+        if make_source is not None:
+            large = {key: rows for key, rows in fitted._sources.items() if rows.rows.size >= LARGE_VALUES}
+            fitted._shared = {key: make_source(rows) for key, rows in large.items()}
+        return fitted
+
+    def close(self) -> None:
+        """Ends whoever computes."""
+        for source in self._shared.values():
+            source.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +97,12 @@ class KnnParams:
         "Few training rows a class; large sets, where it costs a comparison with every row.",
     ),
 )
-class Knn(SharedFit):
+class Knn(ComparesRows):
     """Minus the squared distance of unit rows to the k-th nearest known training row (Sun et al. 2022).
 
     All k of a grid come from one product. OpenOOD divides by |x| and then adds 1e-10, so a row of zeros is NaN there;
-    here it is refused by name. Small sets are compared in float64, large ones (2e8 pairs) in float32, within 2e-6.
+    here it is refused by name. Small sets are compared in float64, large ones (16 million numbers) in float32, within
+    2e-6.
     """
 
     name = "knn"
@@ -79,7 +111,8 @@ class Knn(SharedFit):
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
         self._labels = rows.labels.astype(np.int32)
-        self._galleries = {layer: unit_gallery(rows, layer) for layer in {setting.layer for setting in self.settings}}
+        layers = {setting.layer for setting in self.settings}
+        self._sources = {layer: ProductRows(unit_gallery(rows, layer)) for layer in layers}
         if rows.inputs.logits is None:
             rows.notes.append(Note("KNN: no logits, so the class is that of the nearest training row"))
 
@@ -101,10 +134,9 @@ class Knn(SharedFit):
         for layer in {setting.layer for setting in self.settings}:
             chosen = [s for s, setting in enumerate(self.settings) if setting.layer == layer]
             k = np.minimum([self.settings[s].k for s in chosen], len(self._labels))
-            gallery, units = self._galleries[layer], rows.unit_features(layer)
-            nearest = largest_products(units, comparable(gallery, len(rows.inputs)), int(k.max()))
-            score[:, chosen] = 2 * nearest[:, k - 1] - 2
+            units = rows.unit_features(layer)
+            score[:, chosen] = 2 * self.source(layer).largest(units, int(k.max()))[:, k - 1] - 2
             has_classifier = rows.inputs.logits is not None
-            own = rows.predicted if has_classifier else self._labels[(units @ gallery.T).argmax(axis=1)]
+            own = rows.predicted if has_classifier else self._labels[nearest_rows(units, self._sources[layer].rows)]
             label[:, chosen] = own[:, None]
         return label, score

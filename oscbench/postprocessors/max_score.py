@@ -14,6 +14,7 @@ from oscbench.notes import Note
 from oscbench.numerics.softmax import log_softmax, single_softmax, softmax
 from oscbench.postprocessors.base import (
     POSTPROCESSORS,
+    About,
     ScoreKind,
     best_class,
     finite_logits,
@@ -59,6 +60,13 @@ class _LogitScore:
     paper="arXiv:1610.02136",
     needs={"logits"},
     score_kinds=("log", "probability", "published"),
+    cost="logits",
+    about=About(
+        "How sure the network is of its class: the largest softmax probability.",
+        "max_k exp(l_k) / sum_c exp(l_c)",
+        "Networks that were taught to be unsure on negatives (Garbage, EOS); the baseline that others must beat.",
+        "Overconfident networks; probabilities say nothing about rows that are far from all classes.",
+    ),
 )
 class MaximumSoftmaxScore(_LogitScore):
     """Softmax over all C outputs, of which the first K are the scores (Hendrycks and Gimpel 2017).
@@ -76,7 +84,18 @@ class MaximumSoftmaxScore(_LogitScore):
 
 
 @POSTPROCESSORS.register(
-    "mls", label="MLS", paper="arXiv:1911.11132, arXiv:2110.06207", needs={"logits"}, score_kinds=("logit",)
+    "mls",
+    label="MLS",
+    paper="arXiv:1911.11132, arXiv:2110.06207",
+    needs={"logits"},
+    score_kinds=("logit",),
+    cost="logits",
+    about=About(
+        "The largest logit itself: softmax throws away how large all of them are together.",
+        "max_k l_k",
+        "Many classes that resemble each other: their shares of the probability do not matter.",
+        "Networks trained so that logits have no common scale; a garbage output is not heard.",
+    ),
 )
 class MaximumLogitScore(_LogitScore):
     """The first K logits themselves (Hendrycks et al. 2022, whom the evaluation paper cites; Vaze et al. 2022)."""

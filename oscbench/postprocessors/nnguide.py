@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
+from oscbench.labels import FloatArray
 from oscbench.notes import Note
-from oscbench.numerics.topk import largest_products
+from oscbench.numerics.topk import ProductRows
 from oscbench.postprocessors.base import POSTPROCESSORS, About
-from oscbench.postprocessors.knn import comparable, unit_gallery
-from oscbench.postprocessors.posthoc import Array, Layer, Rows, SharedFit, TrainingRows, log_sum_exp
+from oscbench.postprocessors.knn import ComparesRows, unit_gallery
+from oscbench.postprocessors.posthoc import Array, Layer, Rows, TrainingRows, log_sum_exp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class NnguideParams:
             raise UsageError(f"bank_fraction must be in (0, 1], got {self.bank_fraction}")
 
 
-def order_by_content(features: Array) -> NDArray[np.intp]:
+def order_by_content(features: FloatArray) -> NDArray[np.intp]:
     """An order of rows that depends on their content alone: a share of them is the same however they are stored."""
     single = np.ascontiguousarray(features, np.float32)
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in single]
@@ -62,7 +63,7 @@ def order_by_content(features: Array) -> NDArray[np.intp]:
         "Networks whose energies can be 0 or below: a product of two negative ones is positive.",
     ),
 )
-class Nnguide(SharedFit):
+class Nnguide(ComparesRows):
     """Energy times the mean of the k largest energy-weighted cosines (Park et al. 2023).
 
     All k come from one product with the weighted rows. The bank is chosen by the content of the rows; OpenOOD takes the
@@ -78,11 +79,12 @@ class Nnguide(SharedFit):
         if low := int(np.count_nonzero(energies <= 0)):
             form = "NNGuide: energies of {} of {} training rows are not positive; it was made for positive ones"
             rows.notes.append(Note(form, (low, len(rows))))
-        self._banks = {}
+        self._sources = {}
         for layer in {setting.layer for setting in self.settings}:
             units = unit_gallery(rows, layer)
             order = order_by_content(units)
-            self._banks[layer] = (units * energies[:, None])[order]
+            units *= energies[:, None].astype(units.dtype)
+            self._sources[layer] = ProductRows(units[order])
         self._n_rows = len(rows)
 
     def bent(self) -> Iterator[Note]:
@@ -104,8 +106,8 @@ class Nnguide(SharedFit):
             chosen = [n for n, s in enumerate(self.settings) if (s.layer, s.bank_fraction) == (layer, fraction)]
             size = self._bank_rows(fraction)
             k = np.minimum([self.settings[n].k for n in chosen], size)
-            bank = comparable(self._banks[layer][:size], len(rows.inputs))
-            sums = np.cumsum(largest_products(rows.unit_features(layer), bank, int(k.max())), axis=1)
+            largest = self.source(layer).largest(rows.unit_features(layer), int(k.max()), size)
+            sums = np.cumsum(largest, axis=1)
             score[:, chosen] = energy[:, None] * (sums[:, k - 1] / k)
         return score
 

@@ -27,6 +27,7 @@ from oscbench.numerics.openmax import (
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
+    About,
     GridAnswer,
     OnePass,
     ScoreKind,
@@ -74,6 +75,13 @@ class OpenMaxParams:
     needs={"logits"},
     score_kinds=("log", "probability", "published"),
     one_pass=True,
+    cost="features",
+    about=About(
+        "Logits are moved to an unknown class by how far a row is from the means of its likeliest classes.",
+        "max_k softmax(l'_k), l'_i = l_i (1 - r_i (1 - w_i)), w_i = exp(-(x / scale_i)^shape_i)",
+        "Classes of one compact cluster each, trained with plain softmax.",
+        "Classes of several clusters; negative logits, which a smaller weight makes larger; sensitive to its settings.",
+    ),
 )
 class OpenMax(OnePass):
     """Probabilities of the known classes after part of the top logits was moved to an unknown class.

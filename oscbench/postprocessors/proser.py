@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self
 
 from oscbench.errors import UsageError
 from oscbench.features import FeatureSet
-from oscbench.postprocessors.base import POSTPROCESSORS, finite_logits
+from oscbench.postprocessors.base import POSTPROCESSORS, About, finite_logits
 from oscbench.postprocessors.max_score import MaximumSoftmaxScore
 
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -68,6 +68,13 @@ class ProserParams:
     score_kinds=("log", "probability", "published"),
     fine_tunes=True,
     recipes=RECIPES,
+    cost="training",
+    about=About(
+        "Fine-tuning with placeholders: extra outputs learn what lies between the classes and stand for unknown.",
+        "max_k exp(l_k) / (sum_c exp(l_c) + exp(max_b d_b)), d the logits of the dummies",
+        "Trainings without negatives, where nothing has told the network about the outside yet.",
+        "Trainings that used negatives: it sees known classes only and undoes part of that; a training each setting.",
+    ),
 )
 class Proser(MaximumSoftmaxScore):
     """Softmax over K known logits and the strongest dummy's, of which the first K are the scores (Zhou et al. 2021).

@@ -7,10 +7,10 @@ from typing import Final
 
 from oscbench.errors import UsageError
 from oscbench.numerics.softmax import softmax
-from oscbench.numerics.topk import related_sums
+from oscbench.numerics.topk import ProductRows
 from oscbench.postprocessors.base import POSTPROCESSORS, About
-from oscbench.postprocessors.knn import comparable, unit_gallery
-from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows
+from oscbench.postprocessors.knn import ComparesRows, unit_gallery
+from oscbench.postprocessors.posthoc import Array, Rows, TrainingRows
 
 FLOOR: Final = 0.03
 """Relations at or below it do not count, as in the original."""
@@ -44,7 +44,7 @@ class RelationParams:
         "Small classes: the sum counts related rows, and they have few.",
     ),
 )
-class Relation(SharedFit):
+class Relation(ComparesRows):
     """Sum of powers of relations to all known training rows (Kim et al. 2023).
 
     All powers come from one pass. OpenOOD's form writes into the feature tensor it is given.
@@ -54,7 +54,7 @@ class Relation(SharedFit):
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
-        self._gallery, self._shares = unit_gallery(rows, "pooled"), softmax(rows.logits)
+        self._sources = {"pooled": ProductRows(unit_gallery(rows, "pooled"), softmax(rows.logits))}
 
     def values_per_row(self, width: int) -> int:
         """See ``Posthoc``."""
@@ -62,6 +62,5 @@ class Relation(SharedFit):
 
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""
-        gallery = comparable(self._gallery, len(rows.inputs))
         powers = [setting.power for setting in self.settings]
-        return related_sums(rows.unit_features(), gallery, softmax(rows.logits), self._shares, powers, FLOOR)
+        return self.source("pooled").related(rows.unit_features(), softmax(rows.logits), powers, FLOOR)

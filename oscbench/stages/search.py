@@ -191,7 +191,8 @@ class Tune(Stage[SearchConfig, SearchResult]):
 
     def check(self) -> None:
         """Refuses features on which nothing can be searched, and a bound on what a method does not keep."""
-        if self.memory is not None and not POSTPROCESSORS.info(self.config.algorithm).shares_work:
+        method = POSTPROCESSORS.info(self.config.algorithm)
+        if self.memory is not None and not (method.one_pass and method.grid.bounds_memory):
             raise UsageError(
                 f"--memory bounds distances that the settings of a method share, and {self.config.algorithm} keeps "
                 "none; leave it out"

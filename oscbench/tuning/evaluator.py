@@ -19,7 +19,8 @@ from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet
 from oscbench.labels import NEGATIVE, IntArray, ProgressFn
 from oscbench.metrics import CcrRule
-from oscbench.numerics.evm.source import LocalSource, Meter
+from oscbench.numerics.evm.source import Meter
+from oscbench.numerics.sources import local_source
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.progress import PassProgress
 from oscbench.records import from_mapping
@@ -211,7 +212,7 @@ class SharedFeatures:
         self.options = options or EvaluationOptions()
         entry = POSTPROCESSORS.info(algorithm)
         self._params = entry.params
-        self._make_source = make_source or partial(LocalSource, memory_budget=self.options.memory)
+        self._make_source = make_source or partial(local_source, memory_budget=self.options.memory)
         keeps = self.options.expected or self.options.memory is not None
         self._open_source = entry.grid.open_source if keeps and entry.shares_work else None
         self._source: Any = None
