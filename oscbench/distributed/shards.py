@@ -158,7 +158,7 @@ class ShardHost:
         )
         return winners, source.counts
 
-    def largest(self, rows: Rows, queries: list[Any], k: int, upto: int | None) -> NDArray[np.float64]:
+    def largest(self, rows: Rows, queries: list[Any], k: int, upto: int | None) -> FloatArray:
         """The k largest products of every query with a range of rows."""
         found = self._fetch(queries)
         device = self._options.get("device", "cpu")
@@ -279,7 +279,7 @@ class ShardedSource:
         self.counts = sum((counts for _, counts in answers), FitCounts())
         return winners.label, winners.score
 
-    def largest(self, queries: FloatArray, k: int, upto: int | None = None) -> NDArray[np.float64]:
+    def largest(self, queries: FloatArray, k: int, upto: int | None = None) -> FloatArray:
         """(Q, k) the k largest products with the first ``upto`` rows, of a source made for ``ProductRows``."""
         return merge_largest(self._ask("largest", [ray.put(np.asarray(queries))], k, upto))
 

@@ -21,7 +21,7 @@ from oscbench.numerics.evm.shard import workers
 from oscbench.numerics.evm.tails import COLUMN_TILE, tiles
 from oscbench.numerics.kernels import collect_smallest
 
-QUERY_TILE: Final = 256
+QUERY_TILE: Final = 512
 
 Rows = tuple[int, int]
 
@@ -34,7 +34,7 @@ def largest_products(
     rows: Rows | None = None,
     device: str = "cpu",
     progress: ProgressFn | None = None,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """(Q, k) the k largest inner products of each query with gallery rows, falling; minus infinity where too few.
 
     Computed in the gallery's type: in float32 a product of unit rows is off by at most 1e-6. After the first tiles only
@@ -60,10 +60,10 @@ def largest_products(
 
     right = torch.from_numpy(np.ascontiguousarray(gallery)).to(device)
     _for_blocks(of_block, len(queries), device, progress)
-    return np.negative(found, out=found).astype(np.float64)
+    return np.negative(found, out=found)
 
 
-def merge_largest(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def merge_largest(parts: Sequence[FloatArray]) -> FloatArray:
     """(Q, k) the largest of several answers of ``largest_products``, for ranges that make up all rows.
 
     >>> merge_largest([np.array([[3.0, 1.0]]), np.array([[2.0, -np.inf]])]).tolist()
@@ -95,12 +95,12 @@ class ProductRows:
         *,
         rows: Rows | None = None,
         device: str = "cpu",
-    ) -> NDArray[np.float64]:
+    ) -> FloatArray:
         """See ``largest_products``; of the first ``upto`` rows only."""
         first, last = rows or (0, len(self))
         last = last if upto is None else min(last, upto)
         if first >= last:
-            return np.full((len(queries), k), -np.inf)
+            return np.full((len(queries), k), -np.inf, self.rows.dtype)
         return largest_products(queries, self.rows, k, rows=(first, last), device=device)
 
     def related(
@@ -123,7 +123,7 @@ class ProductRows:
 class ProductSource(Protocol):
     """Who computes products: ``ProductRows`` itself, or actors that share its rows."""
 
-    def largest(self, queries: FloatArray, k: int, upto: int | None = None) -> NDArray[np.float64]:
+    def largest(self, queries: FloatArray, k: int, upto: int | None = None) -> FloatArray:
         """See ``largest_products``; of the first ``upto`` rows only."""
         ...
 

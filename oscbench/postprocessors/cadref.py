@@ -12,7 +12,7 @@ from oscbench.errors import UsageError
 from oscbench.notes import Note
 from oscbench.numerics.softmax import softmax
 from oscbench.postprocessors.base import POSTPROCESSORS, About
-from oscbench.postprocessors.gen import entropies
+from oscbench.postprocessors.gen import entropies, log_entropy_terms
 from oscbench.postprocessors.posthoc import TINY, Array, Posthoc, Rows, TrainingRows, log_sum_exp
 
 LogitScore = Literal["gen", "msp", "energy", "maxlogit", "none"]
@@ -23,7 +23,7 @@ SMALLEST: Final = 1e-6
 
 def _inverse_entropy(logits: Array) -> Array:
     top = min(logits.shape[1], max(10, logits.shape[1] // 10))
-    return 1.0 / np.maximum(entropies(logits, 0.1)[:, top - 1], TINY)
+    return 1.0 / np.maximum(entropies(log_entropy_terms(logits), 0.1)[:, top - 1], TINY)
 
 
 _SCORES: Final[dict[str, Callable[[Array], Array]]] = {

@@ -135,7 +135,8 @@ class Knn(ComparesRows):
             chosen = [s for s, setting in enumerate(self.settings) if setting.layer == layer]
             k = np.minimum([self.settings[s].k for s in chosen], len(self._labels))
             units = rows.unit_features(layer)
-            score[:, chosen] = 2 * self.source(layer).largest(units, int(k.max()))[:, k - 1] - 2
+            score[:, chosen] = self.source(layer).largest(units, int(k.max()))[:, k - 1]  # cosines
+            score[:, chosen] = 2 * score[:, chosen] - 2
             has_classifier = rows.inputs.logits is not None
             own = rows.predicted if has_classifier else self._labels[nearest_rows(units, self._sources[layer].rows)]
             label[:, chosen] = own[:, None]

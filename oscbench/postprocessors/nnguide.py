@@ -107,7 +107,7 @@ class Nnguide(ComparesRows):
             size = self._bank_rows(fraction)
             k = np.minimum([self.settings[n].k for n in chosen], size)
             largest = self.source(layer).largest(rows.unit_features(layer), int(k.max()), size)
-            sums = np.cumsum(largest, axis=1)
+            sums = np.cumsum(largest, axis=1, dtype=np.float64)
             score[:, chosen] = energy[:, None] * (sums[:, k - 1] / k)
         return score
 

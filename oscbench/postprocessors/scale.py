@@ -10,7 +10,7 @@ import numpy as np
 from oscbench.errors import UsageError
 from oscbench.numerics.shaping import kept_features, top_shares
 from oscbench.postprocessors.base import POSTPROCESSORS, About
-from oscbench.postprocessors.posthoc import Array, Posthoc, Rows, TrainingRows, log_sum_exp
+from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows, log_sum_exp
 
 Form = Literal["scale", "lts"]
 
@@ -59,7 +59,7 @@ class ScaleParams:
         "Signed features (ViT, Swin, ConvNeXt), and networks with few features.",
     ),
 )
-class Scale(Posthoc):
+class Scale(SharedFit):
     """LSE of logits scaled by r = sum z / sum of the k largest z (Xu et al. 2024; LTS: Djurisic et al. 2024).
 
     e^r W z + b = e^r (l - b) + b, so no product is needed. Differs from public code for negative features only: both
