@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from oscbench.labels import IntArray
-from oscbench.metrics.oscr import FPRS, CcrRule, ccr_at_fpr, oscr_curve
+from oscbench.metrics.oscr import FPRS, CcrRule, ccr_at_fpr, ccr_fpr_sum, oscr_curve
 from oscbench.metrics.predictions import Predictions, Scores, Weights, check_samples, check_unknown_label, known_weights
 from oscbench.metrics.ranking import auroc, closed_set_accuracy
 
-BootstrapMetric = Literal["ccr", "auroc", "accuracy"]
+BootstrapMetric = Literal["ccr", "ccr_sum", "auroc", "accuracy"]
 
 _BLOCK_CELLS: Final = 1 << 21  # resamples x distinct scores at a time: 16 MB an array
 
@@ -56,7 +56,7 @@ def bootstrap(
     also by class. The ends are order statistics of the resamples, a rate that cannot be reached ranking lowest.
 
     Args:
-        metric: ``ccr`` (at each of ``fprs``), ``auroc`` or ``accuracy``.
+        metric: ``ccr`` (at each of ``fprs``), ``ccr_sum`` (over ``fprs``), ``auroc`` or ``accuracy``.
         labels: (N,) known 0..K-1, negative -1, unknown -2.
         scores: (N, K), higher means more known, or predictions.
         n: Number of resamples.
@@ -67,15 +67,17 @@ def bootstrap(
         weights: ``class`` gives each known class the same weight.
         level: Share of the resamples between the ends.
     """
-    if metric not in ("ccr", "auroc", "accuracy"):
-        raise ValueError(f"metric is 'ccr', 'auroc' or 'accuracy', got {metric!r}")
+    if metric not in get_args(BootstrapMetric):
+        raise ValueError(f"metric is 'ccr', 'ccr_sum', 'auroc' or 'accuracy', got {metric!r}")
     if n < 1 or not 0.0 < level < 1.0:
         raise ValueError(f"bootstrap needs n >= 1 and 0 < level < 1, got n={n}, level={level}")
     sample = _Sample.of(labels, scores, unknown_label if metric != "accuracy" else None, weights)
-    if metric == "ccr":
+    if metric in ("ccr", "ccr_sum"):
         curve = oscr_curve(sample.labels, sample.found, unknown_label=sample.unknown_label, weights=weights)
         estimates = [ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs]
         values = _resampled_ccr(sample, n, seed, fprs, rule)
+        if metric == "ccr_sum":
+            estimates, values = [ccr_fpr_sum(curve, rule=rule, fprs=fprs)], np.nansum(values, axis=1, keepdims=True)
     elif metric == "auroc":
         estimates = [auroc(sample.labels, sample.found, unknown_label=sample.unknown_label, weights=weights)]
         values = _resampled_auroc(sample, n, seed)

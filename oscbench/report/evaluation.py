@@ -66,7 +66,7 @@ class AgainstKind:
     n: int
     openness: float
     ccr: tuple[Interval, ...]
-    ccr_sum: float
+    ccr_sum: Interval
     auroc: Interval
     average_precision: float
     auoscr_step: float
@@ -122,7 +122,7 @@ def _against(kind: str, label: int, scores: ScoreSet, options: Options) -> Again
         n=curve.n_unknown,
         openness=openness(scores.n_known, scores.n_known + n_classes) if scores.info is not None else math.nan,
         ccr=_intervals("ccr", scores, ccr, options, label),
-        ccr_sum=ccr_fpr_sum(curve, rule=options.rule),
+        ccr_sum=_intervals("ccr_sum", scores, [ccr_fpr_sum(curve, rule=options.rule)], options, label)[0],
         auroc=_intervals("auroc", scores, [area], options, label)[0],
         average_precision=average_precision(labels, found, unknown_label=label),
         auoscr_step=auoscr(curve, rule="step"),

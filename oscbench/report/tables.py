@@ -89,7 +89,8 @@ def _network(title: RunTitle) -> dict[str, str]:
 def _evaluation_row(part: SplitFigures, against: AgainstKind) -> dict[str, Any]:
     row: dict[str, Any] = {"split": part.split, "against": against.kind, "known": part.n_known, "others": against.n}
     row |= {f"CCR@{rate_name(f)}": interval_text(c) for f, c in zip(FPRS, against.ccr, strict=True)}
-    row |= {"sum": against.ccr_sum, "accuracy": interval_text(part.accuracy), "AUROC": interval_text(against.auroc)}
+    row |= {"sum": interval_text(against.ccr_sum), "accuracy": interval_text(part.accuracy)}
+    row |= {"AUROC": interval_text(against.auroc)}
     row |= {"AP": against.average_precision, "AUOSCR (step)": against.auoscr_step}
     return row | {"openness": against.openness}
 
@@ -147,7 +148,7 @@ def _against_document(against: AgainstKind) -> dict[str, Any]:
     return {
         "n": against.n,
         "ccr": {rate_name(f): interval_document(c) for f, c in zip(FPRS, against.ccr, strict=True)},
-        "sum": plain_number(against.ccr_sum),
+        "sum": interval_document(against.ccr_sum),
         "auroc": interval_document(against.auroc),
         "average_precision": plain_number(against.average_precision),
         "auoscr_step": plain_number(against.auoscr_step),

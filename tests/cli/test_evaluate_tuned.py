@@ -66,7 +66,7 @@ def test_a_setting_from_elsewhere_beside_the_one_found_here(
     best = Best.read(search.folder / "best.yaml")
     assert own["params"] == best.params
     (validation,) = [split for split in own["splits"] if split["split"] == "val"]
-    assert best.sum == pytest.approx(validation["negative"]["sum"], abs=1e-9)
+    assert best.sum == pytest.approx(validation["negative"]["sum"]["value"], abs=1e-9)
     folders = sorted((runs / search.room.data / "own").glob("scores-*"))
     assert len(folders) == 2
     for folder in folders:

@@ -131,3 +131,20 @@ def test_missing_kinds_and_wrong_input() -> None:
         good: dict[str, Any] = {"metric": "ccr", "labels": labels, "scores": scores, "unknown_label": NEGATIVE}
         with pytest.raises(ValueError, match=message):
             bootstrap(**(good | change))
+
+
+@pytest.mark.parametrize("weights", ["sample", "class"])
+@pytest.mark.parametrize("rule", ["inclusive", "published"])
+def test_the_sum_of_each_resample_is_that_of_the_drawn_rows(rule: Any, weights: Any) -> None:
+    labels, scores = samples(7)
+    sums = []
+    for rows in drawn_rows(labels, scores, UNKNOWN, weights, seed=8):
+        curve = oscr_curve(labels[rows], scores[rows], unknown_label=UNKNOWN, weights=weights)
+        rates = [ccr_at_fpr(curve, fpr, rule=rule) for fpr in RATES]
+        sums.append(sum(rate for rate in rates if not math.isnan(rate)))
+    options: dict[str, Any] = {"unknown_label": UNKNOWN, "rule": rule, "weights": weights, "fprs": RATES}
+    (found,) = bootstrap("ccr_sum", labels, scores, n=N, seed=8, **options)
+    whole = bootstrap("ccr", labels, scores, n=N, seed=8, **options)
+    assert found[1:3] == pytest.approx(ends(sums, 0.95), abs=1e-12)
+    assert found.estimate == pytest.approx(np.nansum([rate.estimate for rate in whole]), abs=1e-12)
+    assert found.unreachable == 0.0
