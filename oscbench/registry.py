@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from oscbench.errors import UsageError
 
@@ -18,6 +18,15 @@ class NoParams:
     """The parameter record of a method or loss that has no hyperparameters."""
 
 
+class About(NamedTuple):
+    """What a method or loss is, in four lines: its idea, its formula, what it is good and what it is poor for."""
+
+    idea: str
+    formula: str
+    good: str
+    poor: str
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """A hint for a mistyped name: ``", did you mean 'evm'?"``, or ``""`` when nothing is close."""
     lowered = {candidate.lower(): candidate for candidate in names}
@@ -27,13 +36,23 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[T]):
-    """One registered thing with what tables, help texts and search spaces say about it."""
+    """One registered thing with what tables, help texts and search spaces say about it.
+
+    Attributes:
+        name: As the user types it.
+        value: What was registered.
+        label: As tables show it.
+        params: Its parameter record.
+        paper: Where it is described: ``arXiv:ID``, ``doi:ID`` or ``openreview ID`` become links.
+        about: ``None`` for one that does not say.
+    """
 
     name: str
     value: T
     label: str
     params: type[Any] = NoParams
     paper: str = ""
+    about: About | None = None
 
 
 class Registry(Generic[T]):
@@ -54,12 +73,18 @@ class Registry(Generic[T]):
         self._plugins_loaded = False
 
     def register(
-        self, name: str, *, label: str | None = None, params: type[Any] = NoParams, paper: str = ""
+        self,
+        name: str,
+        *,
+        label: str | None = None,
+        params: type[Any] = NoParams,
+        paper: str = "",
+        about: About | None = None,
     ) -> Callable[[T], T]:
         """Decorator that registers a class or function under ``name``."""
 
         def add(value: T) -> T:
-            self.add(Entry(name=name, value=value, label=label or name, params=params, paper=paper))
+            self.add(Entry(name=name, value=value, label=label or name, params=params, paper=paper, about=about))
             return value
 
         return add

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from oscbench.labels import NEGATIVE
 from oscbench.losses.base import LOSSES, LossSpec, TrainingClasses, soft_cross_entropy, soft_targets
-from oscbench.registry import NoParams
+from oscbench.registry import About, NoParams
 
 
 class SoftmaxCriterion:
@@ -66,9 +66,31 @@ def balanced_weights(counts: tuple[int, ...]) -> Tensor:
     return (tally.sum() / (len(counts) * tally)).float()
 
 
-LOSSES.register("softmax", label="SoftMax", params=NoParams)(
+LOSSES.register(
+    "softmax",
+    label="SoftMax",
+    params=NoParams,
+    paper="arXiv:2210.06789",
+    about=About(
+        "Plain cross entropy over the known classes; negatives take no part in training.",
+        "-ln softmax(l)_y",
+        "Data without negatives; the baseline that the other losses must beat.",
+        "Unknowns that resemble known classes: nothing has told the network that there is anything else.",
+    ),
+)(
     LossSpec(uses_negatives=False, extra_outputs=0, build=SoftmaxCriterion)
 )
-LOSSES.register("garbage", label="Garbage", params=NoParams)(
+LOSSES.register(
+    "garbage",
+    label="Garbage",
+    params=NoParams,
+    paper="arXiv:2210.06789",
+    about=About(
+        "Cross entropy with one more class for all negatives, every class with the same total weight.",
+        "-w_y ln softmax(l)_y over K + 1 outputs, w_c = N / ((K + 1) N_c)",
+        "Unknowns that resemble the negatives, scored by methods that hear the extra output (MSS).",
+        "Unknowns unlike the negatives, and methods that read the known logits alone (MLS, Energy).",
+    ),
+)(
     LossSpec(uses_negatives=True, extra_outputs=1, build=GarbageCriterion)
 )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from oscbench.losses.base import LOSSES, LossSpec, TrainingClasses, soft_cross_entropy, soft_targets
+from oscbench.registry import About
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,17 @@ class EosCriterion:
         return torch.ones(len(labels), device=labels.device)
 
 
-LOSSES.register("eos", label="EOS", params=EosParams, paper="arXiv:1811.04110")(
+LOSSES.register(
+    "eos",
+    label="EOS",
+    params=EosParams,
+    paper="arXiv:1811.04110",
+    about=About(
+        "Known samples by cross entropy; negatives towards equal probability for every known class.",
+        "known: -ln softmax(l)_y; negative: -negative_weight mean_k ln softmax(l)_k",
+        "Unknowns that resemble the negatives, scored by how sure the network is (MSS).",
+        "Unknowns unlike the negatives: what was learned from those hardly carries over.",
+    ),
+)(
     LossSpec(uses_negatives=True, extra_outputs=0, build=EosCriterion)
 )

@@ -10,11 +10,17 @@ from torch import Tensor
 from oscbench.labels import NEGATIVE
 from oscbench.losses.base import LOSSES, LossSpec, TrainingClasses
 from oscbench.losses.eos import EosCriterion, EosParams
+from oscbench.registry import About
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectosphereParams:
-    """Radius beyond which known embeddings shall lie, and the weight of the magnitude term."""
+    """Hyperparameters of Objectosphere; starting values, none are published for these protocols.
+
+    Attributes:
+        radius: Beyond it the embeddings of known samples shall lie.
+        magnitude_weight: Weight of the term on the embeddings' length beside EOS.
+    """
 
     radius: float = 10.0
     magnitude_weight: float = 1e-4
@@ -29,8 +35,7 @@ class ObjectosphereParams:
 class ObjectosphereCriterion:
     """``EOS + a * max(radius - |z|, 0)^2`` for known samples, ``EOS + a * |z|^2`` for negatives.
 
-    Dhamija et al. 2018, eq. 2, on the embedding z. Radius 10 and weight 1e-4 are starting values, not published ones
-    for these protocols.
+    Dhamija et al. 2018, eq. 2, on the embedding z.
     """
 
     def __init__(self, classes: TrainingClasses, params: ObjectosphereParams) -> None:
@@ -51,6 +56,17 @@ class ObjectosphereCriterion:
         return self.entropic.weights(labels)
 
 
-LOSSES.register("objectosphere", label="Objectosphere", params=ObjectosphereParams, paper="arXiv:1811.04110")(
+LOSSES.register(
+    "objectosphere",
+    label="Objectosphere",
+    params=ObjectosphereParams,
+    paper="arXiv:1811.04110",
+    about=About(
+        "EOS that also draws the embeddings of negatives to the origin and keeps those of known samples away from it.",
+        "known: EOS + magnitude_weight max(radius - |z|, 0)^2; negative: EOS + magnitude_weight |z|^2",
+        "Methods that read how long features or how large logits are (MLS, Energy).",
+        "Networks without a search for its settings: the radius must fit the usual length of embeddings.",
+    ),
+)(
     LossSpec(uses_negatives=True, extra_outputs=0, build=ObjectosphereCriterion)
 )

@@ -45,7 +45,7 @@ class AshParams:
     one_pass=True,
     cost="features",
     about=About(
-        "Most features of a row say nothing about its class; without them unknowns lose more than known rows.",
+        "Most features of a row say little about its class; removing them costs unknowns more than known rows.",
         "T = the k largest z; P: W z_T + b; S: e^(sum z / sum z_T) W z_T + b; B: (sum z / k) W 1_T + b; then LSE",
         "Wide ReLU networks and unknowns far from the classes.",
         "Signed features (ViT, Swin, ConvNeXt), small networks, unknowns that resemble the classes.",

@@ -16,6 +16,7 @@ from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import FloatArray, ProgressFn, check_finite
 from oscbench.metrics import Predictions, predict
 from oscbench.notes import Note
+from oscbench.registry import About as About
 from oscbench.registry import Entry, NoParams, Registry
 
 ScoreKind = Literal["log", "probability", "logit", "native", "published"]
@@ -36,15 +37,6 @@ NEVER_WINS: Final = {"probability": -1.0, "published": -1.0, "log": float(np.fin
 """Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
 
 T = TypeVar("T")
-
-
-class About(NamedTuple):
-    """What a method is, in four lines."""
-
-    idea: str
-    formula: str
-    good: str
-    poor: str
 
 
 class PostProcessor(Protocol):
@@ -138,7 +130,6 @@ class Method(Entry[Callable[..., PostProcessor]]):
         fine_tunes: Whether each of its settings is a network of its own, whose features it takes.
         recipes: Named changes of its parameters' defaults.
         cost: What scoring a query costs.
-        about: Idea, formula, when it is good and when it is not; ``None`` for one that does not say.
     """
 
     needs: frozenset[Need]
@@ -148,7 +139,6 @@ class Method(Entry[Callable[..., PostProcessor]]):
     fine_tunes: bool
     recipes: Mapping[str, Mapping[str, Any]]
     cost: Cost
-    about: About | None
 
     @property
     def shares_work(self) -> bool:
@@ -158,6 +148,11 @@ class Method(Entry[Callable[..., PostProcessor]]):
         kept: Any = self.grid.open_source
         usual: Any = OnePass.open_source
         return kept.__func__ is not usual.__func__
+
+    @property
+    def bounds_memory(self) -> bool:
+        """Whether what its settings share can be bounded (``--memory``)."""
+        return self.one_pass and self.grid.bounds_memory
 
     def __post_init__(self) -> None:
         claimed = ["fit", "predict", *(["score"] if self.per_class else [])]
@@ -181,8 +176,7 @@ class Method(Entry[Callable[..., PostProcessor]]):
     def require(self, inputs: Inputs) -> None:
         """Refuses inputs that lack what the method needs; a head is asked for, and perhaps recovered, by ``fit``."""
         if "logits" in self.needs and inputs.logits is None:
-            others = (POSTPROCESSORS.info(name) for name in POSTPROCESSORS.names())
-            instead = ", ".join(other.name for other in others if not {"logits", "head"} & other.needs)
+            instead = ", ".join(methods_without("logits", "head"))
             raise UsageError(
                 f"{self.label} needs logits, and these features have none; add logits.npy, or use one of {instead}"
             )
@@ -259,6 +253,12 @@ class MethodRegistry(Registry[Callable[..., PostProcessor]]):
 
 
 POSTPROCESSORS: Final = MethodRegistry("postprocessors", "algorithm")
+
+
+def methods_without(*needs: Need) -> list[str]:
+    """Names of the methods that work on features that lack all of this."""
+    methods = map(POSTPROCESSORS.info, POSTPROCESSORS.names())
+    return [method.name for method in methods if not method.needs & set(needs) and not method.fine_tunes]
 
 
 def usable_score_kind(algorithm: str, wanted: ScoreKind) -> ScoreKind:

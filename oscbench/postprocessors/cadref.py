@@ -56,7 +56,7 @@ class CadrefParams:
     one_pass=True,
     cost="features",
     about=About(
-        "How far a row is from its class's mean, where errors that raise the logit count for sure rows less.",
+        "Relative distance to the predicted class's mean; what raises the logit counts less where the network is sure.",
         "-(e+ / s(l) + e- / mean s), e+-: parts of |z - m_y|_1 / |z|_1 along and against sign w_y; CARef: their sum",
         "Near unknowns and small networks; combines logits and features without tuning.",
         "Logit scores that can be 0 or below (energy, maxlogit) on networks with small logits.",

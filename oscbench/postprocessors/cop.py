@@ -86,7 +86,7 @@ class _Reconstruction:
     one_pass=True,
     cost="classes",
     about=About(
-        "What principal directions of unit rows cannot reconstruct.",
+        "The part of a unit row that the principal directions of the training rows cannot reconstruct.",
         "-|x - V V' x|, x = z / |z| - mean",
         "Unknowns outside the span of the known rows, whatever the length of their features.",
         "Unknowns inside that span; small networks that use all directions.",
@@ -144,10 +144,10 @@ class Cop(SharedFit):
     one_pass=True,
     cost="classes",
     about=About(
-        "CoP with a Gaussian kernel, by random features: known rows need not lie in a flat space.",
+        "CoP with a Gaussian kernel, by random features: known rows need not lie in a flat subspace.",
         "-|x - V V' x|, x = sqrt(2 / M) cos(sqrt(2 gamma) G z / |z| + phase) - mean",
         "Wide networks with many training rows.",
-        "Few training rows; and it depends on its random draws: compare seeds.",
+        "Few training rows; results depend on the random draws, so compare seeds.",
     ),
 )
 class Corp(Cop):

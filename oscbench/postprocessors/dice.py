@@ -32,7 +32,7 @@ class DiceParams:
     one_pass=True,
     cost="features",
     about=About(
-        "Weights that hardly contribute for training rows only add noise of unknowns to the logits.",
+        "Weights that contribute little on training rows mostly add noise to the logits of unknowns: they are removed.",
         "V = W * mean z; LSE((W where V > percentile of V) z + b)",
         "Wide, over-parametrised ReLU networks.",
         "Signed features, and small networks in which every weight counts.",

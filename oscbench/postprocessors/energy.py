@@ -40,7 +40,7 @@ class EnergyParams:
     one_pass=True,
     cost="logits",
     about=About(
-        "The free energy of the logits: large where any class speaks for the row.",
+        "Minus the free energy, a soft maximum of the logits: large where any class speaks for the row.",
         "T ln sum_k exp(l_k / T)",
         "Logits whose size means something, as in networks that were taught to be small on negatives.",
         "Networks whose logits grow with the size of the features alone; it cannot see that two classes disagree.",

@@ -45,9 +45,9 @@ class FdbdParams:
     one_pass=True,
     cost="features",
     about=About(
-        "Known rows lie deep inside their class: far from every boundary, for how far out they are.",
+        "Known rows lie far from the boundaries of their class, relative to their distance from the training mean.",
         "sum_c (l_y - l_c) / |w_y - w_c| / |z - mean z|, y the predicted class",
-        "A steady, cheap choice on most networks; no hyperparameter to get wrong.",
+        "Most networks: a steady, cheap choice without a hyperparameter to get wrong.",
         "Unknowns deep inside a known class's region.",
     ),
 )

@@ -19,7 +19,7 @@ from oscbench.postprocessors.posthoc import Array, Posthoc, Rows
     one_pass=True,
     cost="features",
     about=About(
-        "The gradient towards equal probabilities is large for rows with sure predictions and strong features.",
+        "The gradient towards equal probabilities is long for sure predictions from strong features.",
         "|K p - 1|_1 |z|_1",
         "ReLU networks and unknowns with weak features.",
         "Signed features; unknowns with strong features.",

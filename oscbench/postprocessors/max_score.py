@@ -94,7 +94,7 @@ class MaximumSoftmaxScore(_LogitScore):
         "The largest logit itself: softmax throws away how large all of them are together.",
         "max_k l_k",
         "Many classes that resemble each other: their shares of the probability do not matter.",
-        "Networks trained so that logits have no common scale; a garbage output is not heard.",
+        "Networks whose logits have no common scale; and Garbage trainings, whose extra output it does not hear.",
     ),
 )
 class MaximumLogitScore(_LogitScore):

@@ -33,10 +33,10 @@ class NciParams:
     one_pass=True,
     cost="features",
     about=About(
-        "At the end of training rows of a class point to its weights, unknowns to none.",
+        "Late in training the features of a class point along its weights, those of unknowns along none.",
         "w_y . (z - mean z) / |z - mean z| + a |z|_1, y the predicted class",
         "Networks trained to the end (neural collapse), and unknowns with weak features.",
-        "Short trainings; a must fit the size of the features.",
+        "Short trainings; the factor a must fit the size of the features.",
     ),
 )
 class Nci(SharedFit):

@@ -34,7 +34,7 @@ class NecoParams:
     one_pass=True,
     cost="classes",
     about=About(
-        "Known rows collapse into few directions; the share of a row that lies in them, times its largest logit.",
+        "Known rows collapse into few directions: the share of a row's length in them, times its largest logit.",
         "|first q principal coordinates of standardised z| / |standardised z| * max l",
         "Networks trained to the end, whose classes have collapsed to points.",
         "Short trainings; unknowns inside the known directions.",

@@ -57,7 +57,7 @@ def order_by_content(features: FloatArray) -> NDArray[np.intp]:
     one_pass=True,
     cost="pairs",
     about=About(
-        "A large energy counts where near training rows have large energies too.",
+        "The energy, weighted by those of the nearest training rows: it counts where they are near and large too.",
         "LSE(l) * mean of the k largest cos(z, z_i) LSE(l_i)",
         "Far unknowns with large logits, which have no neighbours.",
         "Networks whose energies can be 0 or below: a product of two negative ones is positive.",

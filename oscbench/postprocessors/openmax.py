@@ -78,7 +78,7 @@ class OpenMaxParams:
     cost="features",
     about=About(
         "Logits are moved to an unknown class by how far a row is from the means of its likeliest classes.",
-        "max_k softmax(l'_k), l'_i = l_i (1 - r_i (1 - w_i)), w_i = exp(-(x / scale_i)^shape_i)",
+        "max_k softmax(l')_k, l'_i = l_i (1 - r_i F_i(d_i)), l'_unknown = sum_i (l_i - l'_i), F_i Weibull, r_i by rank",
         "Classes of one compact cluster each, trained with plain softmax.",
         "Classes of several clusters; negative logits, which a smaller weight makes larger; sensitive to its settings.",
     ),

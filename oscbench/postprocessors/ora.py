@@ -19,7 +19,7 @@ from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows
     one_pass=True,
     cost="features",
     about=About(
-        "Seen from the middle of the classes, a known row is far, as an angle, from the boundaries of its class.",
+        "Seen from the middle of the class means, a known row is at a wide angle to its class's farthest boundary.",
         "max_c angle(x, x - t_c (w_y - w_c)) / pi, x = z - mean of class means, t_c = (l_y - l_c) / |w_y - w_c|^2",
         "Features whose length says nothing: an angle does not change with it.",
         "Class means that do not surround their middle, as with few classes.",

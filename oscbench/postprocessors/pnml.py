@@ -20,7 +20,7 @@ from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows
     one_pass=True,
     cost="classes",
     about=About(
-        "If one row in a direction that training rows lack could change the answer, the answer is worth little.",
+        "An answer is worth little in directions that training rows lack, where a single row could change it.",
         "-log_K sum_c p_c / (p_c + (1 - p_c) p_c^g), p = softmax(W x + b), g = q / (1 + q), q = x' (X' X)^+ x",
         "Unknowns in directions that the training rows hardly use.",
         "Many training rows in all directions: q is then 0 for everything.",

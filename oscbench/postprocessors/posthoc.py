@@ -28,6 +28,7 @@ from oscbench.postprocessors.base import (
     GridAnswer,
     OnePass,
     ScoreKind,
+    methods_without,
     require_fitted,
     require_score_kind,
     require_width,
@@ -151,7 +152,10 @@ class TrainingRows(Rows):
     @cached_property
     def head(self) -> tuple[Array, Array]:
         """Weights (K, P) and biases (K,) of the known classes: ``logits = features @ weight.T + bias``."""
-        head, notes = self.train.require_head(self.who)
+        try:
+            head, notes = self.train.require_head(self.who)
+        except UsageError as error:
+            raise UsageError(f"{error}; or use one of {', '.join(methods_without('head'))}") from error
         self.notes += notes
         return np.asarray(head.weight[: self.n_known], np.float64), np.asarray(head.bias[: self.n_known], np.float64)
 

@@ -73,7 +73,7 @@ class ProserParams:
         "Fine-tuning with placeholders: extra outputs learn what lies between the classes and stand for unknown.",
         "max_k exp(l_k) / (sum_c exp(l_c) + exp(max_b d_b)), d the logits of the dummies",
         "Trainings without negatives, where nothing has told the network about the outside yet.",
-        "Trainings that used negatives: it sees known classes only and undoes part of that; a training each setting.",
+        "Trainings that used negatives: it sees known classes alone and undoes part of that. A training per setting.",
     ),
 )
 class Proser(MaximumSoftmaxScore):

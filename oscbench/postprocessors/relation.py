@@ -38,7 +38,7 @@ class RelationParams:
     one_pass=True,
     cost="pairs",
     about=About(
-        "A known row has many training rows that look alike and are classified alike.",
+        "A known row has many training rows that resemble it and are classified alike.",
         "sum_i r_i^power over r_i > 0.03, r_i = max(cos(z, z_i), 0) p . p_i",
         "Classes of similar size, many training rows.",
         "Small classes: the sum counts related rows, and they have few.",

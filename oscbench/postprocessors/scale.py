@@ -53,9 +53,9 @@ class ScaleParams:
     one_pass=True,
     cost="features",
     about=About(
-        "Rows whose activation is spread over many features are scaled up, and known rows are those.",
+        "Known rows spread their activation over more features than unknowns, and are scaled up the more for it.",
         "r = sum z / sum of the largest z; SCALE: LSE(e^r (l - b) + b), LTS: LSE(r^2 l)",
-        "Wide ReLU networks on ImageNet: among the best there, and nearly free.",
+        "Wide ReLU networks: among the best for ResNet-50 on ImageNet, and nearly free.",
         "Signed features (ViT, Swin, ConvNeXt), and networks with few features.",
     ),
 )

@@ -45,7 +45,7 @@ class SheParams:
     about=About(
         "One pattern per class, the mean of its correct rows; a known row resembles that of its class.",
         "z . pattern_y (or minus the distance, or the cosine), y the predicted class",
-        "Cheap, and good on transformers.",
+        "Transformers; and it is cheap.",
         "Features whose length says more about the image than about the class.",
     ),
 )

@@ -41,7 +41,7 @@ class ResidualParams:
     one_pass=True,
     cost="classes",
     about=About(
-        "What a row has outside the directions in which the training rows vary most.",
+        "The length of a row outside the directions in which the training rows vary most.",
         "-|R(z - u)|, R the projection on all but the first dim principal directions, u = -W^+ b",
         "Unknowns of another kind altogether: textures, other sensors.",
         "Unknowns that resemble known classes: they lie in the same directions.",
@@ -99,7 +99,7 @@ class Residual(SharedFit):
     one_pass=True,
     cost="classes",
     about=About(
-        "The residual as a virtual logit beside the real ones.",
+        "The energy of the logits less the residual, which is scaled to be a logit of its own.",
         "ln sum_k exp(l_k) - alpha |R(z - u)|, alpha = mean max logit / mean residual of training rows",
         "Mixed unknowns: the logits see those near the classes, the residual those far from everything.",
         "Small networks whose features have no unused directions.",
