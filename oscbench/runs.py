@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +98,30 @@ def runs_from_scores(folders: Sequence[str]) -> list[Run]:
 
 
 def runs_from_features(
-    folder: str, algorithms: Sequence[str], params: Mapping[str, Any], *, score_kind: str | None = None
+    folder: str,
+    algorithms: Sequence[str],
+    params: Mapping[str, Any],
+    *,
+    score_kind: str | None = None,
+    trying: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> list[Run]:
-    """A run for each algorithm on one folder of features; parameters go to the only algorithm."""
+    """A run for each algorithm on one folder of features; parameters go to the only algorithm.
+
+    Args:
+        folder: With ``train/``, ``val/`` and ``test/``, or ``demo``.
+        algorithms: Registered post-processors.
+        params: Hyperparameters by name.
+        score_kind: Default: the method's first.
+        trying: Around each algorithm; may take its error, and the others go on.
+    """
     if params and len(algorithms) > 1:
         raise UsageError(f"parameters {', '.join(params)} with {len(algorithms)} algorithms; give one --alg with --set")
     features = load_features(folder)
     runs = []
     for algorithm in algorithms:
-        splits = fit_and_score(features, algorithm, params, score_kind=score_kind)
-        runs.append(Run(title=title_of(splits["val"], folder), splits=splits))
+        with trying(algorithm):
+            splits = fit_and_score(features, algorithm, params, score_kind=score_kind)
+            runs.append(Run(title=title_of(splits["val"], folder), splits=splits))
     return runs
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -11,6 +9,7 @@ import typer
 
 from oscbench.cli.common import (
     AddressOption,
+    Asked,
     CpusPerWorkerOption,
     DataOption,
     DryRunOption,
@@ -52,7 +51,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "oscbench evaluate --scores demo --bootstrap 200",
-            "oscbench evaluate --features demo --alg mss --alg mls --plots plots",
+            "oscbench evaluate --features demo --alg posthoc --plots plots",
         )
     )(evaluate)
 
@@ -68,6 +67,9 @@ def evaluate(
     loss: Annotated[
         str | None, typer.Option("--loss", help="Training of --protocol: softmax (the default), garbage, eos, all.")
     ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Seeds of the trainings of --protocol (default 0); 0,1,2.")
+    ] = None,
     params: Annotated[
         Path | None, typer.Option("--params", help="best.yaml of a search, perhaps of another protocol.")
     ] = None,
@@ -82,7 +84,10 @@ def evaluate(
     local: LocalOption = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
-    alg: Annotated[list[str] | None, typer.Option("--alg", help="Post-processor to fit; repeatable.")] = None,
+    alg: Annotated[
+        list[str] | None,
+        typer.Option("--alg", help="Post-processor to fit, or several: mss,mls; posthoc; all. Repeatable."),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Hyperparameter NAME=VALUE of the one --alg; repeatable.")
     ] = None,
@@ -111,11 +116,13 @@ def evaluate(
     from oscbench.report.evaluation import Options, evaluate_split
     from oscbench.runs import runs_from_features, runs_from_scores, save_scores
 
+    asked = Asked(alg or [])
     if protocol is not None or params is not None:
         from oscbench.cli.train import parse_losses
+        from oscbench.cli.tune import parse_seeds
         from oscbench.cli.tune_view import LiveView
         from oscbench.stages.features import FeatureRequest
-        from oscbench.stages.stage import ensure, plan
+        from oscbench.stages.stage import plan
 
         if scores is not None or settings or out is not None or not alg:
             raise UsageError("--protocol and --params go with --alg NAME, and not with --scores, --set or --out")
@@ -123,21 +130,21 @@ def evaluate(
             runs=runs_folder,
             protocol=protocol,
             losses=parse_losses(loss) if loss is not None else None,
-            seeds=(seed,),
+            seeds=parse_seeds(seeds) if seeds is not None else (seed,),
             data=data,
             name=name,
             features=Path(features) if features is not None else None,
             options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
         )
         view = LiveView(runs_folder)
-        wanted = _tuned_scores(request, tuple(alg), params, score_kind, rule, view)
+        wanted = _tuned_scores(request, asked, params, score_kind, rule, view)
+        asked.require_some(wanted)
         with open_session(address, local, view.dashboard) as session:
             if dry_run:
                 print_plan(plan([stage for stage, _ in wanted], session), as_json)
                 return
-            with contextlib.redirect_stdout(sys.stderr):  # Ray prints warnings of its own; stdout is for the result
-                ensure([stage for stage, _ in wanted], session, yes=yes)
-        runs = [_run_of(stage, label) for stage, label in wanted]
+            made = asked.ensure([stage for stage, _ in wanted], session, yes=yes)
+        runs = [_run_of(stage, label) for stage, label in wanted if stage in made]
     elif dry_run:
         raise UsageError("--dry-run shows the stages of --protocol; scores and features given by hand have none")
     elif (scores is None) == (features is None):
@@ -151,25 +158,35 @@ def evaluate(
     else:
         if not alg:
             raise UsageError("--features needs --alg NAME, for example --alg mss")
-        runs = runs_from_features(features or "", alg, parse_settings(settings or []), score_kind=score_kind)
+        runs = runs_from_features(
+            features or "",
+            list(asked.by_name),
+            parse_settings(settings or []),
+            score_kind=score_kind,
+            trying=asked.trying,
+        )
+        asked.require_some(runs)
         if out is not None:
             save_scores(runs, out)
     options = Options(rule=rule, weights=weights, resamples=bootstrap, seed=seed)
     figures = [[evaluate_split(split, part, options) for split, part in run.splits.items()] for run in runs]
+    ranked = asked.has_group or seeds is not None
     if as_json:
-        print_json(_document(runs, figures, options))
+        print_json(_document(runs, figures, options) | {"left_out": asked.left_out})
+    elif ranked:
+        _print_ranking(runs, figures, options)
     else:
         _print_tables(runs, figures, options)
     if plots is not None:
-        from oscbench.report.evaluation_plots import write_plots
+        from oscbench.report.evaluation_plots import write_plots, write_ranking
 
-        written = write_plots(runs, figures, plots, fpr)
+        written = write_ranking(runs, figures, plots) if ranked else write_plots(runs, figures, plots, fpr)
         typer.echo(f"{len(written)} files in {plots}", err=True)
 
 
 def _tuned_scores(
     request: FeatureRequest,
-    algorithms: tuple[str, ...],
+    asked: Asked,
     params: Path | None,
     score_kind: ScoreKind | None,
     rule: CcrRule,
@@ -180,34 +197,41 @@ def _tuned_scores(
     Those of the best setting found; with a setting from elsewhere those of that, and of the best one here beside it.
     """
     from oscbench.stages.features import requested_features
-    from oscbench.stages.scores import best_search, has_hyperparameters, scores_of_best, scores_with
+    from oscbench.stages.scores import scores_of_best
     from oscbench.tuning.trials import Best
 
-    kind = score_kind
     given = Best.read(params) if params is not None else None
-    if given is not None and algorithms != (given.algorithm,):
+    if given is not None and [*asked.by_name] != [given.algorithm]:
         raise UsageError(f"--params {params} holds a setting of {given.algorithm}; use --alg {given.algorithm}")
     wanted: list[tuple[Scores, str]] = []
     for features in requested_features(request):
-        for algorithm in algorithms:
-            if given is None:
-                stage = scores_of_best(features, algorithm, view, rule=rule, score_kind=kind, training=request.options)
+        for algorithm in asked.by_name:
+            how: Any = {"rule": rule, "score_kind": score_kind, "training": request.options}
+            with asked.trying(algorithm):
+                if given is not None:
+                    wanted += _transferred(features, given, view, how)
+                    continue
+                stage = scores_of_best(features, algorithm, view, **how)
                 if any(step.name == "tune" and step.state() not in ("done", "given") for step in stage.inputs.values()):
                     view.say(f"{algorithm} has not been tuned on {features.folder}; searching its grid first")
                 wanted.append((stage, algorithm))
-                continue
-            here = best_search(features, algorithm, rule=rule, score_kind=kind)
-            if here is None or not _is_from(given, features, here.result.params):
-                name = f"{algorithm} with the setting of {given.data} {given.protocol} {given.training}"
-                given_kind = kind or cast("ScoreKind", given.score_kind)
-                wanted.append(
-                    (scores_with(features, algorithm, given.params, given_kind, training=request.options), name)
-                )
-            if here is not None:
-                best = scores_of_best(features, algorithm, view, rule=rule, score_kind=kind, training=request.options)
-                wanted.append((best, f"{algorithm} tuned here"))
-            elif has_hyperparameters(algorithm):
-                view.say(f"no search of {algorithm} on these features yet, so there is nothing to compare with")
+    return wanted
+
+
+def _transferred(features: AnyFeatures, given: Best, view: LiveView, how: dict[str, Any]) -> list[tuple[Scores, str]]:
+    """The scores with a setting from elsewhere, and those with the best one found here."""
+    from oscbench.stages.scores import best_search, has_hyperparameters, scores_of_best, scores_with
+
+    algorithm, wanted = given.algorithm, list[tuple["Scores", str]]()
+    here = best_search(features, algorithm, rule=how["rule"], score_kind=how["score_kind"])
+    if here is None or not _is_from(given, features, here.result.params):
+        name = f"{algorithm} with the setting of {given.data} {given.protocol} {given.training}"
+        kind = how["score_kind"] or cast("ScoreKind", given.score_kind)
+        wanted.append((scores_with(features, algorithm, given.params, kind, training=how["training"]), name))
+    if here is not None:
+        wanted.append((scores_of_best(features, algorithm, view, **how), f"{algorithm} tuned here"))
+    elif has_hyperparameters(algorithm):
+        view.say(f"no search of {algorithm} on these features yet, so there is nothing to compare with")
     return wanted
 
 
@@ -260,6 +284,23 @@ def _print_tables(runs: list[Run], figures: list[list[SplitFigures]], options: O
     print(markdown(evaluation_table(titled)))
 
 
+def _print_ranking(runs: list[Run], figures: list[list[SplitFigures]], options: Options) -> None:
+    from oscbench.report.ranking import ranking, ranking_table
+    from oscbench.report.tables import markdown
+
+    standings = ranking((run.title, parts) for run, parts in zip(runs, figures, strict=True))
+    for heading in dict.fromkeys(run.title.origin.heading for run in runs):
+        print(heading)
+    seeds = max((standing.seeds for standing in standings), key=len)
+    over = f"mean over seeds {', '.join(map(str, seeds))} with 95 % interval; " if len(seeds) > 1 else ""
+    drawn = f"95 % intervals of {options.resamples} resamples; " if options.resamples and not over else ""
+    print(
+        f"Sum of CCR at FPR 1e-3, 1e-2, 1e-1 and 1, {over}{drawn}CCR rule {options.rule}, weights by {options.weights}"
+    )
+    print("lost: from validation negatives, on which settings are chosen, to test unknowns\n")
+    print(markdown(ranking_table(standings)))
+
+
 def _confidence(runs: list[Run], figures: list[list[SplitFigures]]) -> list[str]:
     """The confidence of each network on each split, once for all post-processors of that network.
 
@@ -280,6 +321,7 @@ def _confidence(runs: list[Run], figures: list[list[SplitFigures]]) -> list[str]
 
 
 def _document(runs: list[Run], figures: list[list[SplitFigures]], options: Options) -> dict[str, Any]:
+    from oscbench.report.ranking import ranking, ranking_document
     from oscbench.report.tables import split_document
 
     return {
@@ -291,4 +333,5 @@ def _document(runs: list[Run], figures: list[list[SplitFigures]], options: Optio
             run.title.document() | {"splits": [split_document(part) for part in parts]}
             for run, parts in zip(runs, figures, strict=True)
         ],
+        "ranking": ranking_document(ranking((run.title, parts) for run, parts in zip(runs, figures, strict=True))),
     }

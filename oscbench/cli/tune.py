@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from oscbench.cli.common import (
     AddressOption,
+    Asked,
     CpusPerWorkerOption,
     DataOption,
     DryRunOption,
@@ -27,6 +27,7 @@ from oscbench.cli.common import (
     open_session,
     print_json,
     print_plan,
+    refuse_with_several,
     training_options,
 )
 from oscbench.errors import StoppedError, UsageError
@@ -47,7 +48,9 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    alg: Annotated[str, typer.Option("--alg", help="Algorithm: mss, mls, openmax, evm, proser, …")],
+    alg: Annotated[
+        str, typer.Option("--alg", help="Algorithm, or several: evm; mss,mls; posthoc; all (see oscbench methods).")
+    ],
     protocol: Annotated[
         str | None, typer.Option("--protocol", "-p", help="1, 2, 3, or a protocol file of one's own.")
     ] = None,
@@ -129,14 +132,22 @@ def tune(
     `oscbench watch` shows it live.
     """
     from oscbench.cli.train import parse_losses
-    from oscbench.cli.tune_view import LiveView, print_report, print_warnings
+    from oscbench.cli.tune_view import LiveView, print_report, print_reports, print_warnings
+    from oscbench.postprocessors import POSTPROCESSORS
     from oscbench.report.search import report_of
     from oscbench.stages.features import FeatureRequest, requested_features
     from oscbench.stages.runner import SearchOptions
     from oscbench.stages.search import Tune
-    from oscbench.stages.stage import ensure, plan
+    from oscbench.stages.stage import plan
+    from oscbench.tuning.space import SearchSpace
 
-    found = _space(alg, search, score_kind, space, [*_recipe(alg, recipe, share_trunk), *(set_values or [])])
+    asked, spaces = Asked([alg]), dict[str, SearchSpace]()
+    if asked.several:
+        refuse_with_several(alg, set=set_values, space=space, recipe=recipe, share_trunk=share_trunk)
+    for algorithm in asked.by_name:
+        with asked.trying(algorithm):
+            changes = [*_recipe(algorithm, recipe, share_trunk), *(set_values or [])]
+            spaces[algorithm] = _space(algorithm, search, score_kind, space, changes)
     options = SearchOptions(
         max_concurrent=max_concurrent,
         time_budget=parse_duration(time_budget) if time_budget is not None else None,
@@ -157,28 +168,33 @@ def tune(
     )
     if share_trunk and search != "grid":
         raise UsageError(f"--share-trunk trains the dummies of a grid side by side; leave out --search {search}")
-    if share_trunk and (found.grid.get("trunk") != ("frozen",) or "dummies" not in found.grid):
+    if share_trunk and any(s.grid.get("trunk") != ("frozen",) or "dummies" not in s.grid for s in spaces.values()):
         raise UsageError("--share-trunk trains the dummies of a grid on a frozen trunk; leave out --set trunk")
     if local and tensorboard:
         raise UsageError("--tensorboard is written by Ray Tune; leave it out with --local")
     view = LiveView(runs)
-    searches = [
-        Tune.of(
-            source,
-            alg,
-            found,
-            view,
-            search=search,
-            trials=trials,
-            rule=rule,
-            score_kind=score_kind,
-            options=options,
-            memory=budget,
-            training=request.options,
-            share_trunk=share_trunk,
-        )
-        for source in requested_features(request)
-    ]
+    sources, searches = requested_features(request), list[Tune]()
+    for algorithm, found in spaces.items():
+        bounded = not asked.several or POSTPROCESSORS.info(algorithm).bounds_memory
+        with asked.trying(algorithm):
+            searches += [
+                Tune.of(
+                    source,
+                    algorithm,
+                    found,
+                    view,
+                    search=search,
+                    trials=trials,
+                    rule=rule,
+                    score_kind=score_kind,
+                    options=options,
+                    memory=budget if bounded else None,
+                    training=request.options,
+                    share_trunk=share_trunk,
+                )
+                for source in sources
+            ]
+    asked.require_some(searches)
     with open_session(address, local, view.dashboard) as session:
         if dry_run:
             print_plan(plan(searches, session), json)
@@ -188,13 +204,19 @@ def tune(
             view.say("the search is complete already; nothing was run again")
         begun = [tune for tune, state in zip(searches, states, strict=True) if state == "resumable"]
         _ask_to_resume(begun, resume or yes)
-        with contextlib.redirect_stdout(
-            sys.stderr
-        ):  # Ray prints warnings of its own to stdout, which is for the result
-            ensure(searches, session, yes=yes)
-    report = report_of([tune.search() for tune in searches])
-    print_json(report) if json else print_report(report)
-    print_warnings(report)
+        finished = asked.ensure(searches, session, yes=yes)
+    reports = [
+        report_of([tune.search() for tune in finished if tune.config.algorithm == algorithm])
+        for algorithm in dict.fromkeys(tune.config.algorithm for tune in finished)
+    ]
+    if json:
+        print_json({"algorithms": reports, "left_out": asked.left_out} if asked.several else reports[0])
+    elif asked.several:
+        print_reports(reports)
+    else:
+        print_report(reports[0])
+    for report in reports:
+        print_warnings(report, several=asked.several)
 
 
 # --- what is asked for -------------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from oscbench.cli.common import print_rows
 from oscbench.progress import LOG_EVERY_SECONDS, duration
 from oscbench.tuning.trials import RATES, plain_value, ranked, trial_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from oscbench.distributed.cluster import Dashboard
     from oscbench.progress import PassProgress
@@ -135,14 +136,38 @@ def _title(search: Search) -> str:
 
 def print_report(report: dict[str, Any]) -> None:
     """The report for people, on stdout."""
-    if report["demo"]:
-        print(f"Data: {report['data']} (embedded demonstration images, not ImageNet), protocol {report['protocol']}")
-    else:
-        print(f"Data: {report['data']}, protocol {report['protocol']}")
+    _print_data(report)
     for search in report["searches"]:
         _print_search(report["algorithm"], search)
     for row in report.get("over_seeds", []):
         _print_spread(report["algorithm"], row)
+
+
+def print_reports(reports: Sequence[dict[str, Any]]) -> None:
+    """The best settings of several algorithms, a line for each search, the best first."""
+    _print_data(reports[0])
+    found = [(report["algorithm"], search) for report in reports for search in report["searches"]]
+    rows = [
+        {
+            "algorithm": algorithm,
+            "training": search["training"],
+            "seed": search["seed"],
+            **{name: _rate(search[name]) for name in RATES},
+            "trials": search["trials"],
+            "setting": _setting(search["params"]),
+        }
+        for algorithm, search in sorted(found, key=lambda pair: -pair[1]["sum"])
+    ]
+    print()
+    print_rows(rows)
+    for report in reports:
+        for row in report.get("over_seeds", []):
+            _print_spread(report["algorithm"], row)
+
+
+def _print_data(report: dict[str, Any]) -> None:
+    demo = " (embedded demonstration images, not ImageNet)" if report["demo"] else ""
+    print(f"Data: {report['data']}{demo}, protocol {report['protocol']}")
 
 
 def _print_search(algorithm: str, search: dict[str, Any]) -> None:
@@ -163,10 +188,17 @@ def _print_search(algorithm: str, search: dict[str, Any]) -> None:
     print(f"  files      {search['folder']}/{{trials.csv,trials.parquet,best.yaml}}")
 
 
-def print_warnings(report: dict[str, Any]) -> None:
-    """What is missing, what lies on an edge and what the method had to bend, on stderr."""
+def print_warnings(report: dict[str, Any], *, several: bool) -> None:
+    """What is missing, what lies on an edge and what the method had to bend, on stderr.
+
+    Args:
+        report: Of one algorithm.
+        several: Whether it is one of several that were searched.
+    """
     for search in report["searches"]:
-        whose = f"{search['training']}, seed {search['seed']}: " if len(report["searches"]) > 1 else ""
+        named = [report["algorithm"]] if several else []
+        named += [search["training"], f"seed {search['seed']}"] if len(report["searches"]) > 1 else []
+        whose = f"{', '.join(named)}: " if named else ""
         missing = search["total"] - search["trials"]
         if missing:
             reason = f" ({search['failed']} failed: {search['error']})" if search["failed"] else ""

@@ -15,6 +15,9 @@ from oscbench.runs import Run
 
 log = logging.getLogger(__name__)
 
+MOST_CURVES = 12
+"""Best methods of a ranking whose OSCR curves are drawn; of more none can be followed."""
+
 
 def write_plots(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path, fpr: float) -> list[Path]:
     """Writes all plots as PNG and PDF and the confusion tables as CSV; returns their paths.
@@ -30,6 +33,25 @@ def write_plots(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], 
         suffix = "_" + re.sub(r"[^A-Za-z0-9]+", "-", label).strip("-") if len(runs) > 1 else ""
         paths += _write_scores_and_confusion(run, folder, suffix, fpr)
     return paths
+
+
+def write_ranking(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path) -> list[Path]:
+    """Writes ``ranking`` and the OSCR curves of the best; histograms of dozens of runs nobody would look at."""
+    from oscbench.report.plots import ranking_figure, save_figure
+    from oscbench.report.ranking import ranking
+
+    standings = ranking((run.title, parts) for run, parts in zip(runs, figures, strict=True))
+    paths = save_figure(ranking_figure(standings, title=runs[0].title.origin.heading), folder, "ranking")
+    best = {
+        (standing.algorithm, standing.training, standing.seeds[0]): place
+        for place, standing in enumerate(standings[:MOST_CURVES])
+    }
+    chosen = sorted(
+        (best[key], i)
+        for i, run in enumerate(runs)
+        if (key := (run.title.algorithm, run.title.origin.training, run.title.origin.seed or 0)) in best
+    )
+    return paths + write_oscr([runs[i] for _, i in chosen], [figures[i] for _, i in chosen], folder)
 
 
 def unique_labels(runs: Sequence[Run]) -> list[str]:

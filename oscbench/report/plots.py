@@ -17,10 +17,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from oscbench.artifacts import atomic_file
 from oscbench.labels import NEGATIVE, UNKNOWN, FloatArray, IntArray
 from oscbench.metrics import OpenSetConfusion, OscrCurve
+from oscbench.report.ranking import Standing
 from oscbench.scores import ScoreSet
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#B8A800")
@@ -203,6 +205,50 @@ def _draw_histograms(axis: Axes, values: FloatArray, labels: IntArray) -> dict[s
             handles[kind] = axis.stairs(shares, edges, color=color, linestyle=line, linewidth=1.5)
             axis.stairs(shares, edges, color=color, fill=True, alpha=0.12)
     return handles
+
+
+# --- ranking ------------------------------------------------------------------------------------------------------
+
+
+def ranking_figure(standings: Sequence[Standing], *, title: str) -> Figure:
+    """What each method reaches on test unknowns, the best on top, and beside it what it had reached on validation.
+
+    A row per algorithm, a colour per training: a dot with its interval for unknowns, a ring for validation negatives.
+    """
+    rows = {name: place for place, name in enumerate(dict.fromkeys(found.algorithm for found in standings))}
+    trainings = list(dict.fromkeys(found.training for found in standings))
+    with mpl.rc_context(_SETTINGS):
+        height = 0.12 * len(rows) * (len(trainings) + 0.6) + 1.4
+        figure = Figure(figsize=(6.4, height), layout="constrained")
+        axis = figure.subplots()
+        for found in standings:
+            number = trainings.index(found.training)
+            place = rows[found.algorithm] + (number - (len(trainings) - 1) / 2) / (len(trainings) + 0.6)
+            _draw_standing(axis, found, place, OKABE_ITO[number % len(OKABE_ITO)])
+        axis.set_yticks(list(rows.values()), list(rows))
+        axis.set_ylim(len(rows) - 0.5, -0.5)
+        axis.set_xlabel("sum of CCR at FPR 1e-3, 1e-2, 1e-1 and 1")
+        axis.grid(axis="x", color="0.88", linewidth=0.6)
+        axis.set_axisbelow(True)
+        labels = [training for training in trainings if training]
+        handles = [_key(OKABE_ITO[number % len(OKABE_ITO)]) for number in range(len(labels))]
+        handles += [_key("0.3"), _key("0.3", filled=False)]
+        names = [*labels, "test unknown", "val negative"]
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+        _set_title(figure, title)
+    return figure
+
+
+def _draw_standing(axis: Axes, found: Standing, place: float, color: str) -> None:
+    if not math.isnan(found.unknown.low):
+        axis.plot([found.unknown.low, found.unknown.high], [place, place], color=color, linewidth=1.0)
+    axis.plot([found.validation.estimate], [place], "o", markersize=3.5, markerfacecolor="white", color=color)
+    axis.plot([found.unknown.estimate], [place], "o", markersize=3.5, color=color)
+
+
+def _key(color: str, *, filled: bool = True) -> Line2D:
+    face = color if filled else "white"
+    return Line2D([], [], color=color, marker="o", markerfacecolor=face, linestyle="none", markersize=4)
 
 
 # --- confusion ----------------------------------------------------------------------------------------------------

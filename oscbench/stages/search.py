@@ -191,8 +191,7 @@ class Tune(Stage[SearchConfig, SearchResult]):
 
     def check(self) -> None:
         """Refuses features on which nothing can be searched, and a bound on what a method does not keep."""
-        method = POSTPROCESSORS.info(self.config.algorithm)
-        if self.memory is not None and not (method.one_pass and method.grid.bounds_memory):
+        if self.memory is not None and not POSTPROCESSORS.info(self.config.algorithm).bounds_memory:
             raise UsageError(
                 f"--memory bounds distances that the settings of a method share, and {self.config.algorithm} keeps "
                 "none; leave it out"
@@ -200,7 +199,10 @@ class Tune(Stage[SearchConfig, SearchResult]):
         if self.base is not None:
             check_base(self.base)
         elif self.features.state() in ("done", "given"):
-            check_validation(self.features.load().val.labels, str(self.features.folder / "val"))
+            splits = self.features.load()
+            for part in (splits.train, splits.val):
+                POSTPROCESSORS.info(self.config.algorithm).require(part)
+            check_validation(splits.val.labels, str(self.features.folder / "val"))
 
     def admit(self, session: Session) -> None:
         """Refuses workers that cannot be had."""

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from oscbench.artifacts import (
     is_begun,
     is_complete,
 )
-from oscbench.errors import OscbenchError, UsageError
+from oscbench.errors import OscbenchError, StoppedError, UsageError
 from oscbench.progress import duration
 from oscbench.records import SCHEMA, fingerprint
 from oscbench.stages.runner import Session
@@ -382,8 +382,11 @@ def ensure(
     yes: bool = False,
     anew: bool = False,
     in_use: bool = True,
-) -> None:
+    forgiven: Collection[str] = (),
+) -> dict[str, Exception]:
     """Makes what is missing of the stages and of all they need, inputs first; what is complete is re-used.
+
+    Returns what went wrong with those of the ``forgiven`` that could not be made, by their path.
 
     Args:
         wanted: The stages asked for by name.
@@ -391,25 +394,25 @@ def ensure(
         yes: Whether a stage that was not asked for by name may take long.
         anew: Whether the stages asked for are begun again, whatever there is of them.
         in_use: Whether their readable names are to point at them; not for one of many that are only tried.
+        forgiven: Paths of stages asked for without which the others are made all the same. When none can be made, or
+            one that is not among these cannot, the error is raised.
     """
     asked = {stage.path for stage in wanted}
     todo = _needed(wanted, anew)
+    failed: dict[str, Exception] = {}
     for stage in todo:
-        stage.check()
-        if not yes and stage.path not in asked:
+        with _forgiving(stage, wanted, forgiven, failed) as go:
+            if go:
+                stage.check()
+    for stage in todo:
+        if stage.path not in failed and not yes and stage.path not in asked:
             _refuse_long(stage, stage.seconds(session))
     for stage in todo:
-        going_on = stage.state() == "resumable"
-        logger.info("%s: %s %s", stage.name, "going on with" if going_on else "making", stage.folder)
-        try:
-            stage.run(session, anew=anew and stage.path in asked, in_use=in_use)
-        except KeyboardInterrupt:
-            logger.info("%s: stopped%s; run the same command again to go on", stage.name, stage.how_far())
-            raise
-        for line in stage.notices() if is_complete(stage.folder) else ():
-            logger.warning("warning: %s", line)
+        with _forgiving(stage, wanted, forgiven, failed) as go:
+            if go:
+                _make(stage, session, anew=anew and stage.path in asked, in_use=in_use)
     made = {id(stage) for stage in todo}
-    for stage in _in_order(wanted):
+    for stage in _in_order([stage for stage in wanted if stage.path not in failed]):
         if isinstance(stage, Given) or not stage.folder.exists():
             continue
         if in_use:
@@ -418,6 +421,44 @@ def ensure(
             logger.info("%s: re-using %s", stage.name, stage.folder)
             for line in stage.notices():
                 logger.warning("warning: %s", line)
+    return {path: error for path, error in failed.items() if path in asked}
+
+
+def _make(stage: Stage[Any, Any], session: Session, *, anew: bool, in_use: bool) -> None:
+    """Makes one stage whose inputs are there, and says so."""
+    going_on = stage.state() == "resumable"
+    logger.info("%s: %s %s", stage.name, "going on with" if going_on else "making", stage.folder)
+    try:
+        stage.run(session, anew=anew, in_use=in_use)
+    except KeyboardInterrupt:
+        logger.info("%s: stopped%s; run the same command again to go on", stage.name, stage.how_far())
+        raise
+    for line in stage.notices() if is_complete(stage.folder) else ():
+        logger.warning("warning: %s", line)
+
+
+@contextlib.contextmanager
+def _forgiving(
+    stage: Stage[Any, Any],
+    wanted: Sequence[Stage[Any, Any]],
+    forgiven: Collection[str],
+    failed: dict[str, Exception],
+) -> Iterator[bool]:
+    """Whether work on a stage can begin, its inputs being there; what goes wrong in it is kept if it is forgiven."""
+    before = [failed[path] for path in (stage.path, *(other.path for other in stage.inputs.values())) if path in failed]
+    if before:
+        failed[stage.path] = before[0]
+        yield False
+        return
+    try:
+        yield True
+    except StoppedError:
+        raise
+    except Exception as error:
+        hit = {other.path for other in wanted if stage.path in {step.path for step in _in_order([other])}}
+        if not hit <= set(forgiven) or {other.path for other in wanted} <= hit | set(failed):
+            raise
+        failed[stage.path] = error
 
 
 def _refuse_long(stage: Stage[Any, Any], seconds: float | None) -> None:

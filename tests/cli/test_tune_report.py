@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from feature_factory import make_features
 from rich.console import Console
 from search_factory import is_finished, make_search
 
-from oscbench.cli.tune_view import LiveView, print_report, print_warnings
+from oscbench.cli.tune_view import LiveView, print_report, print_reports, print_warnings
 from oscbench.notes import Note
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.progress import PassProgress
@@ -65,7 +66,7 @@ def test_report_of_one_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert found["published"]["sum_here"] == published.item()
     assert "over_seeds" not in report
     print_report(report)
-    print_warnings(report)
+    print_warnings(report, several=False)
     out, err = capsys.readouterr()
     assert out.startswith("Data: demo-1234 (embedded demonstration images, not ImageNet), protocol p1")
     assert "published  tail_size 1000, distance_multiplier 2, alpha 10: sum 1.5823 on ImageNet; here it reaches" in out
@@ -97,6 +98,24 @@ def test_mean_and_deviation_over_seeds(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "openmax, softmax: mean ± std over seeds 0, 1, 2" in out
     assert f"sum {spread['sum']['mean']:.4f} ± {spread['sum']['std']:.4f}" in out
+
+
+def test_several_algorithms_are_a_line_for_each_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = report_of([finished(tmp_path / "a", seed, GRID) for seed in (0, 1)])
+    second = report_of([finished(tmp_path / "b", 2, GRID, kind="random")]) | {"algorithm": "other"}
+    print_reports([first, second])
+    out = capsys.readouterr().out
+    assert out.count("Data: ") == 1
+    lines = [line.split() for line in out.splitlines() if re.match("openmax |other ", line)]
+    found = {(line[0], int(line[2])): float(line[7]) for line in lines}
+    expected = {("openmax", found["seed"]): found["sum"] for found in first["searches"]}
+    expected[("other", 2)] = second["searches"][0]["sum"]
+    assert found == pytest.approx(expected, abs=5e-5)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert "openmax, softmax: mean ± std over seeds 0, 1" in out
+    assert "other, softmax" not in out
+    print_warnings(first, several=True)
+    assert "warning: openmax, softmax, seed 0: the best tail_size" in capsys.readouterr().err
 
 
 def test_no_mean_over_seeds_without_a_common_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +177,7 @@ def test_failed_trials_are_told_and_leave_the_search_open(tmp_path: Path, capsys
     assert table["error"].tolist() == [""] * 6 + ["out of luck", ""]
     report = report_of([search])
     assert (report["searches"][0]["trials"], report["searches"][0]["failed"]) == (7, 1)
-    print_warnings(report)
+    print_warnings(report, several=False)
     assert (
         "1 of 8 trials are missing (1 failed: out of luck); run the same command with --resume"
         in capsys.readouterr().err
@@ -176,7 +195,7 @@ def test_notes_are_told_once_and_of_whom(tmp_path: Path, capsys: pytest.CaptureF
     assert clipped.startswith("OpenMax: tail size 1000 clipped for 6 of 6 classes")
     assert alpha == "OpenMax: alpha up to 10 clipped to 6 classes in 4 settings"
     assert report["searches"][1]["notes"][2:] == ["OpenMax: 12 of 40 tails became a step", "OpenMax: bent"]
-    print_warnings(report)
+    print_warnings(report, several=False)
     lines = capsys.readouterr().err.splitlines()
     told = [line for line in lines if line.startswith("note")]
     assert told[:2] == [f"note: softmax, seed 0: {clipped}", f"note: softmax, seed 0: {alpha}"]

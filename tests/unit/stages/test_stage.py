@@ -360,3 +360,47 @@ def test_the_executor_is_entered_once_and_only_when_needed():
         assert entered == []
         assert session.runner is session.runner
     assert entered == ["in", "out"]
+
+
+# --- what is forgiven ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fails(Add):
+    """Cannot be made; from a check on, or only while it is made."""
+
+    name = "fails"
+    early: bool = False
+
+    def check(self) -> None:
+        if self.early:
+            raise UsageError(f"{self.config.value} is refused")
+
+    def make(self, work: Path, session: Session) -> Total | None:
+        raise OscbenchError(f"{self.config.value} failed")
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_is_forgiven_fails_alone_with_what_needs_it(room: Room, early: bool):
+    made: list[int] = []
+    fails = Fails(room=room, config=Number(value=1), early=early)
+    after = Add(room=room, config=Number(value=2), inputs={"before": fails}, made=made)
+    good = Add(room=room, config=Number(value=3), made=made)
+    failed = ensure([after, good], SESSION, forgiven={after.path})
+    assert made == [3]
+    assert list(failed) == [after.path]
+    assert str(failed[after.path]) == ("1 is refused" if early else "1 failed")
+    assert not after.folder.exists()
+
+
+def test_what_is_not_forgiven_stops_everything(room: Room):
+    made: list[int] = []
+    fails = Fails(room=room, config=Number(value=1))
+    forgiven, strict = (
+        Add(room=room, config=Number(value=value), inputs={"before": fails}, made=made) for value in (2, 3)
+    )
+    with pytest.raises(OscbenchError, match="1 failed"):
+        ensure([forgiven, strict], SESSION, forgiven={forgiven.path})
+    with pytest.raises(OscbenchError, match="1 failed"):  # nothing would be left
+        ensure([forgiven], SESSION, forgiven={forgiven.path})
+    assert made == []

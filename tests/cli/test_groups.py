@@ -1,0 +1,140 @@
+"""Several algorithms at once: lists and groups in ``tune`` and ``evaluate``, and what is left out of a group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from feature_factory import write_feature_folder
+
+from oscbench.errors import UsageError
+from oscbench.postprocessors import POSTPROCESSORS
+from oscbench.postprocessors.base import expand_algorithms
+
+Command = Callable[..., tuple[object, str, str]]
+FEW = ("evm", "gen", "knn", "mss", "proser")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of a few: of every one there are thirty."""
+    entries = {name: POSTPROCESSORS.info(name) for name in FEW}
+    monkeypatch.setattr(POSTPROCESSORS, "_entries", entries)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return write_feature_folder(tmp_path / "own")
+
+
+@pytest.fixture
+def without_logits(tmp_path: Path) -> Path:
+    folder = write_feature_folder(tmp_path / "bare")
+    for path in folder.glob("*/logits.npy"):
+        path.unlink()
+    return folder
+
+
+def test_names_lists_and_groups_mean_each_algorithm_once() -> None:
+    every = POSTPROCESSORS.names()
+    assert list(expand_algorithms(["all"])) == every
+    assert set(every) - set(expand_algorithms(["posthoc"])) == {"proser"}
+    assert expand_algorithms(["mss, mls", "mss"]) == {"mss": True, "mls": True}
+    mixed = expand_algorithms(["evm", "all"])
+    assert list(mixed) == every
+    assert [name for name, by_name in mixed.items() if by_name] == ["evm"]
+    with pytest.raises(UsageError, match=r"unknown algorithm 'mds\+', did you mean 'mds'"):
+        expand_algorithms(["mss,mds+"])
+
+
+def test_a_group_is_tuned_without_what_the_features_lack(
+    few: None, without_logits: Path, tmp_path: Path, run: Command
+) -> None:
+    common = ("tune", "--features", without_logits, "--runs", tmp_path / "runs", "--local")
+    code, out, err = run(*common, "--alg", "all", "--memory", "1GiB", "--json")  # which only EVM can bound
+    assert code == 0, err
+    document = json.loads(out)
+    assert [report["algorithm"] for report in document["algorithms"]] == ["evm", "knn"]
+    reasons = {entry["algorithm"]: entry["reason"] for entry in document["left_out"]}
+    assert set(reasons) == {"gen", "mss", "proser"}
+    assert reasons["gen"] == "GEN needs logits, and these features have none; add logits.npy, or use one of evm, knn"
+    assert "proser is left out: proser fine-tunes a network" in err
+    for algorithm in ("evm", "knn"):  # each its search, and none of them twice
+        assert len(list((tmp_path / "runs").glob(f"*/own/softmax/s0/{algorithm}/tune"))) == 1
+    code, out, err = run(*common, "--alg", "posthoc")
+    assert code == 0, err
+    assert "nothing was run again" not in err  # what is left out is not there
+    heading, _, titles, first, second = out.splitlines()
+    assert heading.startswith("Data: own-")
+    assert titles.split()[:3] == ["algorithm", "training", "seed"]
+    sums = {report["algorithm"]: report["searches"][0]["sum"] for report in document["algorithms"]}
+    best, other = sorted(sums, key=lambda name: -sums[name])
+    assert first.split()[0] == best
+    assert second.split()[0] == other
+    assert f"{sums[best]:.4f}" in first
+
+
+def test_what_is_asked_for_by_name_is_not_left_out(
+    few: None, without_logits: Path, own: Path, tmp_path: Path, run: Command
+) -> None:
+    runs = ("--runs", tmp_path / "runs", "--local")
+    for features, alg, message in (
+        (without_logits, "knn,mss", "MSS needs logits"),
+        (without_logits, "posthoc,mss", "MSS needs logits"),
+        (own, "all,proser", "proser fine-tunes a network"),
+    ):
+        code, out, err = run("tune", "--features", features, "--alg", alg, *runs)
+        assert (code, out) == (2, "")
+        assert err.splitlines()[-1].startswith(f"error: {message}")
+        assert not (tmp_path / "runs").exists()
+
+
+def test_a_group_of_which_nothing_is_left_is_refused(
+    few: None, without_logits: Path, tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(POSTPROCESSORS, "_entries", {name: POSTPROCESSORS.info(name) for name in ("gen", "mss")})
+    for verb in (("tune", "--runs", tmp_path / "runs", "--local"), ("evaluate",)):
+        code, out, err = run(*verb, "--features", without_logits, "--alg", "posthoc")
+        assert (code, out) == (2, "")
+        assert "needs logits, and these features have none" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "option", [("--set", "k=3"), ("--space", "a.yaml"), ("--recipe", "authors"), ("--share-trunk",)]
+)
+def test_options_of_one_algorithm_are_refused_with_several(own: Path, run: Command, option: tuple[str, ...]) -> None:
+    code, _, err = run("tune", "--features", own, "--alg", "posthoc", *option)
+    assert code == 2
+    assert err == f"error: {option[0]} goes with one algorithm, and --alg posthoc means several; leave it out\n"
+
+
+def test_evaluate_ranks_a_group(few: None, own: Path, tmp_path: Path, run: Command) -> None:
+    common = ("evaluate", "--features", own, "--alg", "all")
+    code, out, err = run(*common, "--json", "--plots", tmp_path / "plots")
+    assert code == 0, err
+    document = json.loads(out)
+    assert [entry["algorithm"] for entry in document["left_out"]] == ["proser"]
+    assert {entry["algorithm"] for entry in document["ranking"]} == {"evm", "gen", "knn", "mss"}
+    unknown = [entry["unknown"]["value"] for entry in document["ranking"]]
+    assert unknown == sorted(unknown, reverse=True)
+    assert (tmp_path / "plots" / "ranking.png").exists()
+    _, out, _ = run(*common, "--bootstrap", 20)
+    assert "95 % intervals of 20 resamples" in out
+    rows = [line.split("|") for line in out.splitlines() if line.startswith("| ")][1:]
+    assert [row[2].strip() for row in rows] == [entry["algorithm"] for entry in document["ranking"]]
+    assert [float(row[3].split()[0]) for row in rows] == pytest.approx(unknown, abs=5e-4)
+
+
+def test_the_best_settings_of_a_group_are_scored_where_they_were_searched(
+    few: None, own: Path, tmp_path: Path, run: Command
+) -> None:
+    """``--params`` takes one algorithm, so a group goes with ``--protocol``: its plan is enough here."""
+    plan = ("--protocol", "2", "--runs", tmp_path / "runs", "--loader", "pil", "--local", "--dry-run", "--json")
+    code, out, err = run("evaluate", "--alg", "posthoc", "--loss", "softmax,eos", "--seeds", "0,1", *plan)
+    assert code == 0, err
+    steps = json.loads(out)
+    count = {name: sum(step["stage"] == name for step in steps) for name in ("train", "tune", "scores")}
+    assert count == {"train": 4, "tune": 4 * 3, "scores": 4 * 4}  # MSS has nothing to search for
+    assert not (tmp_path / "runs").exists()
