@@ -12,7 +12,19 @@ import typer
 from oscbench import __version__
 from oscbench.errors import StoppedError
 
-VERBS = ("protocol", "data", "train", "extract", "tune", "watch", "evaluate", "threshold", "export", "doctor")
+VERBS = (
+    "protocol",
+    "data",
+    "methods",
+    "train",
+    "extract",
+    "tune",
+    "watch",
+    "evaluate",
+    "threshold",
+    "export",
+    "doctor",
+)
 """Modules of this package in the order of the help page; each has ``register(app)``."""
 
 app = typer.Typer(

@@ -32,8 +32,8 @@ class CorpParams(CopParams):
 
     Attributes:
         gamma: Of the Gaussian kernel exp(-gamma |x - y|^2) that the random features stand for.
-        random_features: How many.
-        seed: Of their draws.
+        random_features: How many cosines stand for the kernel.
+        seed: Of the draws of those cosines.
     """
 
     gamma: float = 3.0

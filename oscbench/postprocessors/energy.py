@@ -41,7 +41,7 @@ class EnergyParams:
     cost="logits",
     about=About(
         "Minus the free energy, a soft maximum of the logits: large where any class speaks for the row.",
-        "T ln sum_k exp(l_k / T)",
+        "T ln sum_k exp(l_k / T), T the temperature",
         "Logits whose size means something, as in networks that were taught to be small on negatives.",
         "Networks whose logits grow with the size of the features alone; it cannot see that two classes disagree.",
     ),
@@ -79,7 +79,7 @@ class TempScaleParams:
     cost="logits",
     about=About(
         "The maximum softmax at another temperature: a high one listens to all logits, a low one to the two largest.",
-        "max_k softmax(l / T)_k",
+        "max_k softmax(l / T)_k, T the temperature",
         "Wherever MSS is good; the temperature trades the margin to the second class against that to all.",
         "Networks that are sure of what they never saw: no temperature tells those rows from known ones.",
     ),

@@ -76,7 +76,7 @@ class EvmParams:
         "Every training row reaches as far as a Weibull model of its smallest distances to other classes says.",
         "max_n 1 - exp(-(x / scale_n)^shape_n), x = 1 + kappa d_n - d(z, z_n), d_n the largest of n's tail",
         "Features without logits; classes of several clusters; strict false positive rates.",
-        "Many rows: fitting compares all pairs, scoring every kept row; three hyperparameters that must be searched.",
+        "Many rows: fitting compares all pairs, scoring every kept row; hyperparameters that must be searched.",
     ),
 )
 class Evm(OnePass):

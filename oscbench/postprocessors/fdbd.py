@@ -46,8 +46,8 @@ class FdbdParams:
     cost="features",
     about=About(
         "Known rows lie far from the boundaries of their class, relative to their distance from the training mean.",
-        "sum_c (l_y - l_c) / |w_y - w_c| / |z - mean z|, y the predicted class",
-        "Most networks: a steady, cheap choice without a hyperparameter to get wrong.",
+        "sum_c (l_y - l_c) / |w_y - w_c| / n, n = |z - mean z| (distance) or |z| (norm)",
+        "Most networks: steady, cheap, and with next to nothing to tune.",
         "Unknowns deep inside a known class's region.",
     ),
 )

@@ -65,7 +65,7 @@ def entropies(terms: torch.Tensor, gamma: float) -> Array:
     cost="logits",
     about=About(
         "A generalised entropy of the probabilities, in which small ones count more than in Shannon's.",
-        "-sum over the M largest p of p^g (1 - p)^g",
+        "-sum over the largest p, as many as top says, of p^gamma (1 - p)^gamma",
         "Many classes and sure networks: small probabilities tell rows apart for which MSS is 1 alike.",
         "Few classes, or networks whose small logits are noise.",
     ),

@@ -18,7 +18,7 @@ FLOOR: Final = np.log(1e-300)
 
 @dataclass(frozen=True, kw_only=True)
 class KlmParams:
-    """Whose class goes with a score."""
+    """Whose class goes with a score; ``method``: the class whose typical probabilities are nearest."""
 
     prediction: Prediction = "classifier"
 

@@ -69,7 +69,7 @@ class KnnParams:
 
     Attributes:
         k: Which of the nearest rows counts.
-        layer: Which features.
+        layer: Which features are compared.
     """
 
     k: int = 50

@@ -30,7 +30,7 @@ class MahalanobisParams:
 
     Attributes:
         normalize: Features of length 1, as the ++ forms have them.
-        layer: Which features.
+        layer: Which features are compared.
         prediction: Whose class goes with a score: the classifier's, or that of the nearest mean.
     """
 

@@ -34,9 +34,9 @@ class NciParams:
     cost="features",
     about=About(
         "Late in training the features of a class point along its weights, those of unknowns along none.",
-        "w_y . (z - mean z) / |z - mean z| + a |z|_1, y the predicted class",
+        "w_y . (z - mean z) / |z - mean z| + norm_weight |z|_1",
         "Networks trained to the end (neural collapse), and unknowns with weak features.",
-        "Short trainings; the factor a must fit the size of the features.",
+        "Short trainings; norm_weight must fit the size of the features.",
     ),
 )
 class Nci(SharedFit):

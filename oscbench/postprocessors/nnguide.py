@@ -25,7 +25,7 @@ class NnguideParams:
     Attributes:
         k: How many of the nearest rows count.
         bank_fraction: Share of the training rows that are compared with.
-        layer: Which features.
+        layer: Which features are compared.
     """
 
     k: int = 10

@@ -33,7 +33,7 @@ class ProserParams:
         lambda1: Weight of clean samples being their class.
         lambda2: Weight of clean samples being unknown once their class is out of the question.
         mix_alpha: Both parameters of the Beta distribution from which a batch's share is drawn; 1 is uniform.
-        learning_rate: 1e-4 is a tenth of the published base training's.
+        learning_rate: Of the fine-tuning; 1e-4 is a tenth of the published base training's.
         epochs: Passes over the known training samples.
     """
 

@@ -239,7 +239,9 @@ def _override(space: SearchSpace, overrides: Sequence[str], params: type[Any] | 
 
 
 def _plain(text: str) -> Value:
-    """A number where the text is one, else the text itself."""
+    """A number where the text is one, a truth value for ``true`` and ``false``, else the text itself."""
+    if text in ("true", "false"):
+        return text == "true"
     for number in (int, float):
         try:
             return number(text)

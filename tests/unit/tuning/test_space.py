@@ -157,6 +157,14 @@ def test_set_replaces_an_axis_in_grid_and_ranges() -> None:
     assert len(space.settings()) == 2
 
 
+def test_set_takes_truth_values() -> None:
+    params = POSTPROCESSORS.info("mds").params
+    space = load_space("mds", params, overrides=["normalize=true"])
+    assert {setting["normalize"] for setting in space.settings()} == {True}
+    with pytest.raises(UsageError, match="expected int, got True"):
+        load_space("evm", Params_of_evm(), overrides=["tail_size=true"])
+
+
 def Params_of_evm() -> type:  # noqa: N802
     @dataclass(frozen=True, kw_only=True)
     class EvmLike:

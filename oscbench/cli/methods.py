@@ -1,0 +1,56 @@
+"""``oscbench methods``: what the algorithms and losses are, need and cost, and their hyperparameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oscbench.cli.common import JsonOption, examples, print_json, print_rows
+
+if TYPE_CHECKING:
+    from oscbench.report.methods import Document
+
+NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="An algorithm, a loss or a group.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb."""
+    app.command(epilog=examples("oscbench methods", "oscbench methods evm --json"))(methods)
+
+
+def methods(name: NameArgument = None, json: JsonOption = False) -> None:
+    """Print all algorithms and losses, or what one of them is, is good for, needs and costs."""
+    from oscbench.report.methods import all_methods, find_method, method_rows
+
+    known = all_methods()
+    chosen = known if name is None else find_method(known, name)
+    if json:
+        print_json(chosen)
+    elif name is None:
+        _print_all(known)
+    elif "group" in chosen:
+        print_rows(method_rows(chosen["algorithms"]))
+    else:
+        _print_one(chosen)
+
+
+def _print_all(known: Document) -> None:
+    from oscbench.report.methods import groups_text, method_rows
+
+    print_rows(method_rows(known["algorithms"]))
+    print()
+    print_rows(method_rows(known["losses"]))
+    print(f"\ngroups of algorithms for --alg: {groups_text(known)}")
+
+
+def _print_one(entry: Document) -> None:
+    from oscbench.report.methods import fact_rows, hyperparameter_rows
+
+    facts = fact_rows(entry)
+    width = max(map(len, facts))
+    for title, text in facts.items():
+        print(f"{title:<{width}}  {text}")
+    if entry["hyperparameters"]:
+        print()
+        print_rows(hyperparameter_rows(entry))
