@@ -77,9 +77,7 @@ LOSSES.register(
         "Data without negatives; the baseline that the other losses must beat.",
         "Unknowns that resemble known classes: nothing has told the network that there is anything else.",
     ),
-)(
-    LossSpec(uses_negatives=False, extra_outputs=0, build=SoftmaxCriterion)
-)
+)(LossSpec(uses_negatives=False, extra_outputs=0, build=SoftmaxCriterion))
 LOSSES.register(
     "garbage",
     label="Garbage",
@@ -91,6 +89,4 @@ LOSSES.register(
         "Unknowns that resemble the negatives, scored by methods that hear the extra output (MSS).",
         "Unknowns unlike the negatives, and methods that read the known logits alone (MLS, Energy).",
     ),
-)(
-    LossSpec(uses_negatives=True, extra_outputs=1, build=GarbageCriterion)
-)
+)(LossSpec(uses_negatives=True, extra_outputs=1, build=GarbageCriterion))

@@ -55,6 +55,4 @@ LOSSES.register(
         "Unknowns that resemble the negatives, scored by how sure the network is (MSS).",
         "Unknowns unlike the negatives: what was learned from those hardly carries over.",
     ),
-)(
-    LossSpec(uses_negatives=True, extra_outputs=0, build=EosCriterion)
-)
+)(LossSpec(uses_negatives=True, extra_outputs=0, build=EosCriterion))

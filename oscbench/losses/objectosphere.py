@@ -67,6 +67,4 @@ LOSSES.register(
         "Methods that read how long features or how large logits are (MLS, Energy).",
         "Networks without a search for its settings: the radius must fit the usual length of embeddings.",
     ),
-)(
-    LossSpec(uses_negatives=True, extra_outputs=0, build=ObjectosphereCriterion)
-)
+)(LossSpec(uses_negatives=True, extra_outputs=0, build=ObjectosphereCriterion))
