@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from reporting import Row, row, run_parts, timed
+from scipy.linalg import pinvh
 from scipy.stats import entropy
 
 from oscbench.features import FeatureSet, Head
@@ -153,13 +154,20 @@ def rmds(quick: bool) -> list[Row]:
     train, queries = sizes(quick)
     params = POSTPROCESSORS.info("rmds").params(normalize=False)
     opened = POSTPROCESSORS.info("rmds").grid.open_source(train, [params])
-    moments = opened._moments["pooled", False]
-    inverse = torch.from_numpy((moments.within @ moments.within.T).astype(np.float32))
-    overall = torch.from_numpy((moments.overall @ moments.overall.T).astype(np.float32))
     known = train.labels >= 0
-    pooled, labels = np.asarray(train.pooled)[known], train.labels[known]
-    means = torch.from_numpy(np.stack([pooled[labels == k].mean(axis=0) for k in range(K)]))
-    mean, rows, part = torch.from_numpy(pooled.mean(axis=0)), torch.from_numpy(np.asarray(queries.pooled)), 400
+    pooled, labels = np.asarray(train.pooled, np.float64)[known], train.labels[known]
+    class_means = np.stack([pooled[labels == k].mean(axis=0) for k in range(K)])
+    apart = pooled - class_means[labels]
+    inverse, overall, means, mean = (
+        torch.from_numpy(array.astype(np.float32))
+        for array in (
+            pinvh(apart.T @ apart / len(apart)),
+            pinvh(np.cov(pooled.T, bias=True)),
+            class_means,
+            pooled.mean(axis=0),
+        )
+    )
+    rows, part = torch.from_numpy(np.asarray(queries.pooled)), 400
 
     def openood() -> torch.Tensor:
         found = []

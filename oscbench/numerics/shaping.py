@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import torch
 from numba import njit
 from numpy.typing import NDArray
 
@@ -32,8 +30,10 @@ def top_shares(features: Array, kept: Sequence[int]) -> Array:
     return np.asarray(np.divide(sums[:, -1:], top, out=np.ones_like(top), where=top > 0))
 
 
-def top_logits(features: Array, columns: Array, kept: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Sums over the largest positive features, both (N, S, K): of feature times weights, and of the weights alone.
+def top_logits(
+    features: Array, columns: Array, kept: NDArray[np.int64], *, weighted: bool
+) -> tuple[NDArray[np.float64], Array]:
+    """Sums over the largest positive features: (N, S, K) of the head's weights, and (N, S) of the features themselves.
 
     One walk down the features of a row, largest first, of equal ones the first, serves all S numbers of kept features.
     Features are compared in single precision, in which networks give them.
@@ -42,42 +42,41 @@ def top_logits(features: Array, columns: Array, kept: NDArray[np.int64]) -> tupl
         features: (N, P).
         columns: (P, K) the head's weights, a row per feature.
         kept: (S,) ascending.
+        weighted: Whether each feature's weights are multiplied by it.
     """
-    shape = (len(features), len(kept), columns.shape[1])
-    weighted, plain = np.empty(shape), np.empty(shape)
-    threads = torch.get_num_threads()
-    edges = [len(features) * t // threads for t in range(threads + 1)]
-
-    def walk(t: int) -> None:
-        part = slice(edges[t], edges[t + 1])
-        positive = np.maximum(features[part], 0.0)
-        # one number of falling feature and rising column: sorting those takes a third of a stable argsort
-        falling = ~positive.astype(np.float32).view(np.uint32)
-        keys = falling.astype(np.uint64) << np.uint64(32) | np.arange(len(columns), dtype=np.uint64)
-        keys.sort(axis=1)
-        order = (keys[:, : kept[-1]] & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        _walk(positive, order, columns, kept, weighted[part], plain[part])
-
-    with ThreadPoolExecutor(threads) as pool:  # numba's own threads may not be used by two callers at once
-        list(pool.map(walk, range(threads)))
-    return weighted, plain
+    positive = np.maximum(features, 0.0)
+    # one number of falling feature and rising column: sorting those takes a third of a stable argsort
+    falling = ~positive.astype(np.float32).view(np.uint32)
+    keys = falling.astype(np.uint64) << np.uint64(32) | np.arange(len(columns), dtype=np.uint64)
+    keys.sort(axis=1)
+    order = (keys[:, : kept[-1]] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    logits, sums = np.empty((len(features), len(kept), columns.shape[1])), np.empty((len(features), len(kept)))
+    _walk(positive, order, columns, kept, weighted, logits, sums)
+    return logits, sums
 
 
 @njit(nogil=True, cache=True)
 def _walk(
-    positive: Array, order: NDArray[np.intp], columns: Array, kept: NDArray[np.int64], weighted: Array, plain: Array
+    positive: Array,
+    order: NDArray[np.int64],
+    columns: Array,
+    kept: NDArray[np.int64],
+    weighted: bool,
+    logits: Array,
+    sums: Array,
 ) -> None:
     n_classes = columns.shape[1]
     for row in range(len(positive)):
-        with_feature, alone = np.zeros(n_classes), np.zeros(n_classes)
+        total, found = 0.0, np.zeros(n_classes)
         step = 0
         for s in range(len(kept)):
             while step < kept[s]:
                 column = order[row, step]
                 value = positive[row, column]
+                factor = value if weighted else 1.0
                 for k in range(n_classes):
-                    with_feature[k] += value * columns[column, k]
-                    alone[k] += columns[column, k]
+                    found[k] += factor * columns[column, k]
+                total += value
                 step += 1
-            weighted[row, s] = with_feature
-            plain[row, s] = alone
+            logits[row, s] = found
+            sums[row, s] = total

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from oscbench.errors import UsageError
-from oscbench.numerics.shaping import kept_features, top_logits, top_shares
+from oscbench.numerics.shaping import kept_features, top_logits
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows, log_sum_exp
 from oscbench.postprocessors.scale import LARGEST_EXPONENT, check_percentile
@@ -59,6 +59,7 @@ class Ash(SharedFit):
     """
 
     name = "ash"
+    in_threads = True
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
@@ -70,19 +71,27 @@ class Ash(SharedFit):
         """See ``Posthoc``."""
         features = rows.features()
         kept = [kept_features(features.shape[1], setting.percentile) for setting in self.settings]
-        distinct = sorted(set(kept))
-        weighted, plain = top_logits(features, self._columns, np.array(distinct))
-        shares, total = top_shares(features, distinct), np.maximum(features, 0.0).sum(axis=1)
+        distinct = np.array(sorted(set(kept)))
+        sums = {  # of weights alone for variant b, of features times weights for the others
+            weighted: top_logits(features, self._columns, distinct, weighted=weighted)
+            for weighted in {setting.variant != "b" for setting in self.settings}
+        }
+        total = np.maximum(features, 0.0).sum(axis=1)
         found = []
         for k, setting in zip(kept, self.settings, strict=True):
-            at = distinct.index(k)
-            if setting.variant == "b":
-                logits = (total / k)[:, None] * plain[:, at]
-            else:
-                factor = np.exp(np.minimum(shares[:, at], LARGEST_EXPONENT))[:, None] if setting.variant == "s" else 1.0
-                logits = factor * weighted[:, at]
-            found.append(log_sum_exp(logits + self._bias))
+            logits, top = (array[:, np.searchsorted(distinct, k)] for array in sums[setting.variant != "b"])
+            factor = self._factor(setting.variant, total, top, k)
+            found.append(log_sum_exp(factor[:, None] * logits + self._bias))
         return np.stack(found, axis=1)
+
+    def _factor(self, variant: Variant, total: Array, top: Array, k: int) -> Array:
+        """(N,) what the sums are multiplied by."""
+        if variant == "b":
+            return total / k
+        if variant == "p":
+            return np.ones_like(total)
+        share = np.divide(total, top, out=np.ones_like(total), where=top > 0)
+        return np.asarray(np.exp(np.minimum(share, LARGEST_EXPONENT)))
 
     def values_per_row(self, width: int) -> int:
         """See ``Posthoc``."""

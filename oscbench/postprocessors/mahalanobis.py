@@ -40,40 +40,37 @@ class MahalanobisParams:
 
 
 @dataclass(frozen=True, eq=False)
-class _Moments:
-    """Means and whitening maps of some features.
+class _Form:
+    """The class scores as a function of c, a row less the mean of all rows: c' form c + c' linear_k + offset_k.
+
+    With S the pseudo-inverse of the covariance inside classes and a_k a class mean less that of all, the distance to
+    the class is c'Sc - 2 c'Sa_k + a_k'Sa_k; that to all rows is another square form, so the two are one product.
 
     Attributes:
         mean: (P,) of all known rows.
-        within: (P, R) with |(z - m) within|^2 the distance by the covariance inside classes.
-        overall: (P, R') the same by the covariance of all known rows.
-        whitened_means: (K', R) class means under ``within``, from ``mean``.
+        square: (P, P).
+        linear: (P, K').
+        offset: (K',).
         there: (K',) the classes that have rows.
     """
 
     mean: Array
-    within: Array
-    overall: Array
-    whitened_means: Array
+    square: Array
+    linear: Array
+    offset: Array
     there: NDArray[np.intp]
 
-    def distances(self, rows: Array) -> Array:
-        """(N, K') squared distances to the class means."""
-        white = (rows - self.mean) @ self.within
-        cross = white @ self.whitened_means.T
-        squares = np.einsum("kr,kr->k", self.whitened_means, self.whitened_means)
-        return np.asarray(np.einsum("nr,nr->n", white, white)[:, None] - 2 * cross + squares)
-
-    def overall_distance(self, rows: Array) -> Array:
-        """(N,) squared distance to the mean of all."""
-        white = (rows - self.mean) @ self.overall
-        return np.asarray(np.einsum("nr,nr->n", white, white))
+    def scores(self, rows: Array) -> Array:
+        """(N, K') minus the distances, for RMDS plus that to all rows."""
+        apart = rows - self.mean
+        squares = np.einsum("np,np->n", apart @ self.square, apart)
+        return np.asarray(squares[:, None] + apart @ self.linear + self.offset)
 
 
-def _whitening(covariance: Array) -> Array:
+def _pseudo_inverse(covariance: Array) -> Array:
     values, vectors = np.linalg.eigh(covariance)
     kept = values > len(values) * EIGENVALUE_CUT * max(values[-1], 0.0)
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
+    return np.asarray((vectors[:, kept] / values[kept]) @ vectors[:, kept].T)
 
 
 class _Mahalanobis(SharedFit):
@@ -93,9 +90,9 @@ class _Mahalanobis(SharedFit):
         if rows.inputs.logits is None:
             rows.notes.append(Note(f"{self.label}: no logits, so the class is that of the nearest mean"))
         keys = dict.fromkeys((setting.layer, setting.normalize) for setting in self.settings)
-        self._moments = {key: self._learn_moments(rows, *key) for key in keys}
+        self._forms = {key: self._learn_form(rows, *key) for key in keys}
 
-    def _learn_moments(self, rows: TrainingRows, layer: Layer, normalize: bool) -> _Moments:
+    def _learn_form(self, rows: TrainingRows, layer: Layer, normalize: bool) -> _Form:
         width = rows.stored(layer).shape[1]
         gram, sums, counts = np.zeros((width, width)), np.zeros((rows.n_known, width)), np.zeros(rows.n_known)
         for part, some in rows.blocks(width):
@@ -114,9 +111,15 @@ class _Mahalanobis(SharedFit):
         mean = sums.sum(axis=0) / len(rows)
         total = gram / len(rows) - np.outer(mean, mean)
         apart = sums[there] / counts[there, None] - mean
-        within = _whitening(total - (apart.T * (counts[there] / len(rows))) @ apart)
-        overall = _whitening(total) if self.relative else np.empty((width, 0))
-        return _Moments(mean, within, overall, apart @ within, there)
+        within = _pseudo_inverse(total - (apart.T * (counts[there] / len(rows))) @ apart)
+        linear = within @ apart.T
+        return _Form(
+            mean=mean,
+            square=_pseudo_inverse(total) - within if self.relative else -within,
+            linear=2 * linear,
+            offset=-np.einsum("kp,pk->k", apart, linear),
+            there=there,
+        )
 
     def decide(self, rows: Rows) -> tuple[NDArray[np.int32], Array]:
         """See ``Posthoc``."""
@@ -124,11 +127,11 @@ class _Mahalanobis(SharedFit):
         return decide_by_class(rows, [found[s.layer, s.normalize] for s in self.settings], self.settings)
 
     def _per_class(self, rows: Rows, layer: Layer, normalize: bool) -> Array:
-        moments = self._moments[layer, normalize]
+        form = self._forms[layer, normalize]
         block = rows.unit_features(layer) if normalize else rows.features(layer)
         per_class = np.full((len(rows), rows.n_known), -np.inf)
-        per_class[:, moments.there] = -moments.distances(block)
-        return per_class + moments.overall_distance(block)[:, None] if self.relative else per_class
+        per_class[:, form.there] = form.scores(block)
+        return per_class
 
 
 @POSTPROCESSORS.register(

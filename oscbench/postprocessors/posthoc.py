@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
@@ -23,6 +24,7 @@ from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import FloatArray, ProgressFn
 from oscbench.metrics import Predictions
 from oscbench.notes import Note, merge_notes
+from oscbench.numerics.evm.shard import workers
 from oscbench.postprocessors.base import (
     POSTPROCESSORS,
     GridAnswer,
@@ -229,12 +231,15 @@ class Posthoc(OnePass):
     Attributes:
         name: As registered.
         layers: Features whose width must be that of the training rows.
+        in_threads: Whether blocks are scored side by side: where sorting takes the time, which one thread does, and not
+            products, which all threads share.
         settings: What ``scores`` answers for; what ``learn`` keeps must not depend on it where ``shares`` is true.
         notes: What ``fit`` had to bend.
     """
 
     name: ClassVar[str]
     layers: ClassVar[tuple[Layer, ...]] = ("pooled",)
+    in_threads: ClassVar[bool] = False
 
     def __init__(self, params: Any = None, score_kind: ScoreKind | None = None) -> None:
         self.params = POSTPROCESSORS.info(self.name).params() if params is None else params
@@ -292,10 +297,18 @@ class Posthoc(OnePass):
             np.empty((len(inputs), len(self.settings)), np.int32),
             np.empty((len(inputs), len(self.settings))),
         )
-        for part, block in rows.blocks(self.values_per_row(inputs.penultimate.shape[1])):
+
+        def of_block(found: tuple[slice, Rows]) -> int:
+            part, block = found
             label[part], score[part] = self.decide(block)
-            if progress is not None:
-                progress(part.stop, len(rows))
+            return len(block)
+
+        done, values = 0, self.values_per_row(inputs.penultimate.shape[1])
+        with workers(torch.get_num_threads() if self.in_threads else 1) as run:
+            for count in run(of_block, rows.blocks(4 * values if self.in_threads else values)):
+                done += count
+                if progress is not None:
+                    progress(done, len(rows))
         return label, score
 
     def checked_rows(self, inputs: Inputs) -> Rows:

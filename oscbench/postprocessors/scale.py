@@ -67,6 +67,7 @@ class Scale(SharedFit):
     """
 
     name = "scale"
+    in_threads = True
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""

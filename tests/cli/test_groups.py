@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from feature_factory import write_feature_folder
 
@@ -138,3 +139,30 @@ def test_the_best_settings_of_a_group_are_scored_where_they_were_searched(
     count = {name: sum(step["stage"] == name for step in steps) for name in ("train", "tune", "scores")}
     assert count == {"train": 4, "tune": 4 * 3, "scores": 4 * 4}  # MSS has nothing to search for
     assert not (tmp_path / "runs").exists()
+
+
+def test_every_method_goes_from_search_to_threshold_and_export(own: Path, tmp_path: Path, run: Command) -> None:
+    searched = ("tune", "--features", own, "--runs", tmp_path / "runs", "--local", "--alg", "posthoc", "--json")
+    code, out, err = run(*searched)
+    assert code == 0, err
+    document = json.loads(out)
+    names = set(expand_algorithms(["posthoc"]))
+    assert document["left_out"] == []
+    assert {report["algorithm"] for report in document["algorithms"]} == names
+    for report in document["algorithms"]:
+        (found,) = report["searches"]
+        assert (found["trials"], found["failed"]) == (found["total"], 0), report["algorithm"]
+        assert 0 < found["sum"] <= 4
+    code, out, err = run("evaluate", "--features", own, "--alg", "posthoc", "--out", tmp_path / "scores", "--json")
+    assert code == 0, err
+    assert {entry["algorithm"] for entry in json.loads(out)["ranking"]} == names
+    for name in sorted(names):
+        scores = tmp_path / "scores" / name
+        code, out, err = run("threshold", "--scores", scores, "--fpr", "0.1", "--bootstrap", 5, "--json")
+        assert code == 0, err
+        threshold = json.loads(out)["threshold"]
+        table = tmp_path / f"{name}.csv"
+        assert run("export", "--per-sample", "--scores", scores, "--threshold", threshold, "--out", table)[0] == 0
+        samples = pd.read_csv(table).query("split == 'val' and label == -1")
+        assert len(samples) == 60
+        assert (samples["decision"] != "unknown").sum() <= 6  # FPR 0.1 of 60 negatives

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import shlex
@@ -14,6 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from feature_factory import make_features
+
+from oscbench.features import FeatureSet
+from oscbench.postprocessors import POSTPROCESSORS
+from oscbench.testing.postprocessors import check_postprocessor
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -28,7 +33,7 @@ def commands_of(text: str) -> Iterator[str]:
 
 
 COMMANDS = list(dict.fromkeys(commands_of(README)))
-SNIPPET = re.search(r"```python\n(.*?)```", README, flags=re.DOTALL)
+OWN_FEATURES, OWN_METHOD = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 STAND_INS = {"DIR": "demo"}
 """What a reader puts in the place of a word."""
@@ -36,6 +41,9 @@ STAND_INS = {"DIR": "demo"}
 NOT_RUN = {
     "oscbench watch": "serves until it is stopped; tests/distributed/test_watch.py opens it",
     "oscbench tune --alg evm --protocol 1 --loss eos --data /path/to/ILSVRC2012": "needs ImageNet",
+    "oscbench evaluate --alg all --loss all --protocol 2 --seeds 0,1,2": (
+        "half an hour; docs/ranking.md is its output, tests/cli/test_groups.py runs groups at a small size"
+    ),
     "oscbench evaluate --params best.yaml": "names the option alone; tests/cli/test_evaluate_tuned.py uses it",
     **dict.fromkeys(
         [f"oscbench {verb}" for verb in ("train", "protocol show", "protocol export", "protocol build")]
@@ -85,9 +93,8 @@ class Reader:
             field: {name: getattr(split, field) for name, split in splits.items()}
             for field in ("embedding", "labels", "logits")
         }
-        assert SNIPPET is not None
         with contextlib.chdir(self.folder):
-            exec(SNIPPET[1], {"np": np, **arrays})
+            exec(OWN_FEATURES, {"np": np, **arrays})
 
     def type(self, command: str) -> subprocess.CompletedProcess[str]:
         """Runs the command, and before it what it builds on."""
@@ -150,6 +157,19 @@ def test_a_broken_command_would_be_noticed(reader: Reader, run: Callable[..., tu
     assert reader.type("oscbench threshold --scores demo --fpr much").returncode == 2
     for broken in ("tunes --alg evm", "tune --algorithm evm", "protocol lists"):
         assert run(*broken.split(), "--help")[0] == 2
+
+
+def test_the_method_of_ones_own_works_and_keeps_the_contract(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(POSTPROCESSORS, "_entries", dict(POSTPROCESSORS._entries))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "margin_of_the_readme.py").write_text(OWN_METHOD)
+    importlib.import_module("margin_of_the_readme")
+    check_postprocessor("margin")
+    logits = np.array([[3.0, 1.0, 2.5], [0.0, 4.0, 1.0]])
+    rows = FeatureSet.from_arrays(embedding=logits, logits=logits, labels=np.array([0, 1]), n_known=3)
+    found = POSTPROCESSORS.get("margin")().fit(rows).predict(rows.inputs())
+    assert found.label.tolist() == [0, 1]
+    assert found.score.tolist() == [0.5, 3.0]
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)#:]+)\)", README))

@@ -15,7 +15,10 @@ def test_a_walk_equals_a_sum_for_every_number_of_kept_features(seed: int, kept: 
     rng, kept = np.random.default_rng(seed), sorted(kept)
     features = np.round(rng.normal(size=(9, 12)), 1)  # ties, negatives
     columns = rng.normal(size=(12, 5))
-    weighted, plain = top_logits(features, columns, np.array(kept))
+    (weighted, sums), (plain, same) = (
+        top_logits(features, columns, np.array(kept), weighted=weighted) for weighted in (True, False)
+    )
+    np.testing.assert_array_equal(sums, same)
     shares = top_shares(features, kept)
     for n, row in enumerate(np.maximum(features, 0)):
         order = sorted(range(12), key=lambda i: (-row[i], i))
@@ -23,6 +26,7 @@ def test_a_walk_equals_a_sum_for_every_number_of_kept_features(seed: int, kept: 
             np.testing.assert_allclose(weighted[n, s], sum(row[i] * columns[i] for i in order[:k]), atol=1e-12)
             np.testing.assert_allclose(plain[n, s], sum(columns[i] for i in order[:k]), atol=1e-12)
             top = sum(row[i] for i in order[:k])
+            np.testing.assert_allclose(sums[n, s], top, atol=1e-12)
             np.testing.assert_allclose(shares[n, s], row.sum() / top if top else 1.0)
 
 
