@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -68,11 +69,14 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
         raise UsageError(f"{where}: {error}") from error
 
 
+_type_hints = functools.cache(get_type_hints)  # resolving them takes longer than reading a record
+
+
 def _record(cls: type[T], mapping: Mapping[str, Any]) -> T:
     record: Any = get_origin(cls) or cls
     fields = {field.name: field for field in dataclasses.fields(record) if field.init}
     chosen = dict(zip(getattr(record, "__parameters__", ()), get_args(cls), strict=False))
-    hints = {name: chosen.get(hint, hint) for name, hint in get_type_hints(record).items()}
+    hints = {name: chosen.get(hint, hint) for name, hint in _type_hints(record).items()}
     problems = [f"unknown key {key!r}{nearest(str(key), fields)}" for key in mapping if key not in fields]
     values: dict[str, Any] = {}
     for name, field in fields.items():

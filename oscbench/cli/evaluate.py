@@ -198,15 +198,18 @@ def _tuned_scores(
     """
     from oscbench.stages.features import requested_features
     from oscbench.stages.scores import scores_of_best
+    from oscbench.stages.search import finished_searches
     from oscbench.tuning.trials import Best
 
     given = Best.read(params) if params is not None else None
     if given is not None and [*asked.by_name] != [given.algorithm]:
         raise UsageError(f"--params {params} holds a setting of {given.algorithm}; use --alg {given.algorithm}")
     wanted: list[tuple[Scores, str]] = []
-    for features in requested_features(request):
+    sources = requested_features(request)  # all of one data and protocol
+    how: Any = {"rule": rule, "score_kind": score_kind, "training": request.options}
+    how["searches"] = finished_searches(sources[0].room)
+    for features in sources:
         for algorithm in asked.by_name:
-            how: Any = {"rule": rule, "score_kind": score_kind, "training": request.options}
             with asked.trying(algorithm):
                 if given is not None:
                     wanted += _transferred(features, given, view, how)
@@ -223,7 +226,8 @@ def _transferred(features: AnyFeatures, given: Best, view: LiveView, how: dict[s
     from oscbench.stages.scores import best_search, has_hyperparameters, scores_of_best, scores_with
 
     algorithm, wanted = given.algorithm, list[tuple["Scores", str]]()
-    here = best_search(features, algorithm, rule=how["rule"], score_kind=how["score_kind"])
+    found = {name: how[name] for name in ("rule", "score_kind", "searches")}
+    here = best_search(features, algorithm, **found)
     if here is None or not _is_from(given, features, here.result.params):
         name = f"{algorithm} with the setting of {given.data} {given.protocol} {given.training}"
         kind = how["score_kind"] or cast("ScoreKind", given.score_kind)
@@ -291,6 +295,10 @@ def _print_ranking(runs: list[Run], figures: list[list[SplitFigures]], options: 
     standings = ranking((run.title, parts) for run, parts in zip(runs, figures, strict=True))
     for heading in dict.fromkeys(run.title.origin.heading for run in runs):
         print(heading)
+    for name in ("training", "network"):
+        common = {getattr(standing, name) for standing in standings}
+        if len(common) == 1 and any(common):
+            print(f"{name}: {common.pop()}")
     seeds = max((standing.seeds for standing in standings), key=len)
     over = f"mean over seeds {', '.join(map(str, seeds))} with 95 % interval; " if len(seeds) > 1 else ""
     drawn = f"95 % intervals of {options.resamples} resamples; " if options.resamples and not over else ""

@@ -118,7 +118,7 @@ def _over_seeds(figures: Sequence[Interval]) -> Interval:
 
 
 def ranking_table(standings: Sequence[Standing]) -> pd.DataFrame:
-    """A row per standing, figures as text."""
+    """A row per standing, figures as text; a training or network that all have in common has no column."""
     rows = []
     for place, found in enumerate(standings, start=1):
         row: dict[str, Any] = {"rank": place}
@@ -126,8 +126,8 @@ def ranking_table(standings: Sequence[Standing]) -> pd.DataFrame:
         row |= {title: _text(getattr(found, name), found.seeds) for name, title in FIGURES.items()}
         rows.append(row)
     table = pd.DataFrame(rows)
-    unknown = [name for name in ("training", "network") if not any(table[name])]
-    return table.drop(columns=unknown)
+    same = [name for name in ("training", "network") if table[name].nunique() == 1]
+    return table.drop(columns=same)
 
 
 def _text(figure: Interval, seeds: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from oscbench.scoring import fit_and_score
 from oscbench.stages.features import AnyFeatures, Features, OwnFeatures
 from oscbench.stages.fine_tuning import fine_tuned
 from oscbench.stages.runner import Session
-from oscbench.stages.search import FinishedSearch, SearchView, Tune
+from oscbench.stages.search import FinishedSearch, SearchMeta, SearchView, Tune, finished_searches
 from oscbench.stages.stage import Stage, ensure
 from oscbench.stages.training import TrainingOptions
 from oscbench.tuning.space import load_space
@@ -147,8 +147,12 @@ def scores_of_best(
     rule: CcrRule = "inclusive",
     score_kind: ScoreKind | None = None,
     training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
+    searches: Mapping[Path, SearchMeta] | None = None,
 ) -> Scores:
-    """Scores with the best setting found for these features: by any finished search, else by the grid to be run."""
+    """Scores with the best setting found for these features: by any finished search, else by the grid to be run.
+
+    ``searches`` spares who asks for many to read ``finished_searches`` for each.
+    """
     if not has_hyperparameters(algorithm):
         return scores_with(features, algorithm, {}, score_kind)
     if POSTPROCESSORS.info(algorithm).fine_tunes and not _needs_fine_tuning(features, algorithm):
@@ -156,7 +160,7 @@ def scores_of_best(
         known = {"dummies": features.network.dummies} if isinstance(features, Features) else {}
         return scores_with(features, algorithm, known, score_kind)
     kind = usable_score_kind(algorithm, score_kind) if score_kind is not None else None
-    search = best_search(features, algorithm, rule=rule, score_kind=kind)
+    search = best_search(features, algorithm, rule=rule, score_kind=kind, searches=searches)
     tune: Tune | FinishedSearch
     if search is not None:
         tune = search
@@ -176,19 +180,25 @@ def _test_rows(features: AnyFeatures) -> str:
 
 
 def best_search(
-    features: AnyFeatures, algorithm: str, *, rule: CcrRule, score_kind: ScoreKind | None
+    features: AnyFeatures,
+    algorithm: str,
+    *,
+    rule: CcrRule,
+    score_kind: ScoreKind | None,
+    searches: Mapping[Path, SearchMeta] | None = None,
 ) -> FinishedSearch | None:
     """The finished search of these features, as they are now, that reached most; ``None`` where there is none.
 
     Sums of different rules or kinds of score are not compared: without a kind the method's first one counts that was
-    searched.
+    searched. ``searches`` as for ``scores_of_best``.
     """
-    found = [FinishedSearch.at(features, folder) for folder in sorted(features.room.root.glob(f"{Tune.name}-*"))]
-    fitting = [
-        search
-        for search in found
-        if search is not None and (search.config.algorithm, search.config.ccr_rule) == (algorithm, rule)
+    searches = finished_searches(features.room) if searches is None else searches
+    asked = [
+        (folder, meta)
+        for folder, meta in searches.items()
+        if (meta.config.algorithm, meta.config.ccr_rule) == (algorithm, rule)
     ]
+    fitting = [found for folder, meta in asked if (found := FinishedSearch.of(features, folder, meta)) is not None]
     for kind in POSTPROCESSORS.info(algorithm).score_kinds if score_kind is None else (score_kind,):
         of_kind = [search for search in fitting if search.config.score_kind == kind]
         if of_kind:

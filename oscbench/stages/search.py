@@ -20,7 +20,7 @@ from oscbench.resources import WorkerAsk
 from oscbench.stages.features import AnyFeatures, Features
 from oscbench.stages.fine_tuning import FineTuningTrials, check_base, fine_tuning_seconds
 from oscbench.stages.runner import SearchOptions, Session
-from oscbench.stages.stage import Given, Stage
+from oscbench.stages.stage import Given, Room, Stage
 from oscbench.stages.training import TrainingOptions
 from oscbench.tuning.evaluator import AnyEvaluator, SharedFeatures, Watcher, check_validation
 from oscbench.tuning.proposals import GENERATION
@@ -312,6 +312,15 @@ def search_alias(origin: Origin, algorithm: str) -> str:
     return f"{origin.training}/s{origin.seed or 0}/{algorithm}/tune"
 
 
+SearchMeta = Meta[SearchConfig, SearchResult]
+
+
+def finished_searches(room: Room) -> dict[Path, SearchMeta]:
+    """The record of every finished search, whatever it was made on, by its folder."""
+    folders = (folder for folder in sorted(room.root.glob(f"{Tune.name}-*")) if is_complete(folder))
+    return {folder: Meta.read(folder, Tune.name, SearchConfig, SearchResult) for folder in folders}
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FinishedSearch(Given[SearchConfig, SearchResult]):
     """A finished search that was picked for its result, whatever way it was run."""
@@ -320,11 +329,8 @@ class FinishedSearch(Given[SearchConfig, SearchResult]):
     config_type, result_type = SearchConfig, SearchResult
 
     @classmethod
-    def at(cls, features: AnyFeatures, folder: Path) -> FinishedSearch | None:
-        """The search in a folder, where it is finished and was made on these features as they are now."""
-        if not is_complete(folder):
-            return None
-        meta = Meta.read(folder, cls.name, SearchConfig, SearchResult)
+    def of(cls, features: AnyFeatures, folder: Path, meta: SearchMeta) -> FinishedSearch | None:
+        """The search in a folder, where it was made on these features as they are now."""
         found = cls(room=features.room, config=meta.config, inputs=tried_on(features, meta.config.algorithm))
         return found if found.folder == folder and found._made_from(meta.inputs) else None
 

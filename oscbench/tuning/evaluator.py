@@ -43,6 +43,9 @@ FEW_SETTINGS, MANY_SETTINGS = 4, 16
 """Settings evaluated in one pass. On Ray each waits in a process that takes about a second to start: few where a pass
 takes no longer than that, many where it does."""
 
+SETTINGS_PER_PROCESS = 25
+"""Quick settings that take as long, one after the other, as starting a process for others of them."""
+
 LARGE_PAIRS = 2e8
 """Pairs of a training and a validation row from which on a pass takes longer than starting a process."""
 
@@ -232,8 +235,9 @@ class SharedFeatures:
 
     def concurrency(self, left: int, have: Resources) -> int:
         """Few where a pass is quick, many where it takes long."""
-        pairs = len(self.train) * len(self.validation)
-        return min(left, FEW_SETTINGS if pairs < LARGE_PAIRS else MANY_SETTINGS)
+        if len(self.train) * len(self.validation) >= LARGE_PAIRS:
+            return min(left, MANY_SETTINGS)
+        return min(FEW_SETTINGS, 1 + left // SETTINGS_PER_PROCESS)
 
     def clean_up(self) -> None:
         """Frees what is kept between calls."""

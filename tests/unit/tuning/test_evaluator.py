@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from feature_factory import make_features
 
+from oscbench.resources import Resources
 from oscbench.tuning import evaluator as evaluator_module
 from oscbench.tuning.evaluator import SharedFeatures
 from oscbench.tuning.space import Setting
@@ -56,3 +57,11 @@ def test_settings_tried_one_by_one_after_a_failure_cost_their_own_time(passes: l
     for inside, outcome in zip(passes, (first, last), strict=True):
         assert inside <= outcome["seconds"] * (1 + 1e-9)
     assert first["seconds"] + last["seconds"] <= whole * (1 + 1e-9)
+
+
+def test_a_quick_search_starts_a_process_for_some_settings_and_a_long_one_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = SharedFeatures("mss", make_features(5), make_features(5, negatives=5))
+    have = Resources(cpus=2, gpus=0)
+    assert [shared.concurrency(left, have) for left in (1, 5, 24, 25, 80, 500)] == [1, 1, 1, 2, 4, 4]
+    monkeypatch.setattr(evaluator_module, "LARGE_PAIRS", 100)
+    assert [shared.concurrency(left, have) for left in (1, 5, 80)] == [1, 5, 16]
