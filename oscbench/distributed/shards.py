@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import ray
@@ -38,7 +38,7 @@ from oscbench.numerics.evm.gallery import Gallery, check_width, prepare_rows
 from oscbench.numerics.evm.shard import Winners, combine, row_ranges
 from oscbench.numerics.evm.source import LocalSource, Meter
 from oscbench.numerics.sources import AnySource, local_source
-from oscbench.numerics.topk import ProductRows, merge_largest
+from oscbench.numerics.topk import ProductRows, merge_ranked, products_of
 
 START_SECONDS: Final = 60.0
 """How long Ray may take to find room for the shards and to start their processes."""
@@ -52,6 +52,7 @@ Bundle = dict[str, float]
 """Resources of one shard, by Ray's names."""
 
 Rows = tuple[int, int]
+T = TypeVar("T", bound=np.generic)
 
 _LOST: Final = (
     ray.exceptions.RayActorError,
@@ -158,20 +159,20 @@ class ShardHost:
         )
         return winners, source.counts
 
-    def largest(self, rows: Rows, queries: list[Any], k: int, upto: int | None) -> FloatArray:
-        """The k largest products of every query with a range of rows."""
+    def ranked(self, rows: Rows, queries: list[Any], k: int, upto: int | None) -> NDArray[np.uint64]:
+        """The k rows of a range with the largest products with every query."""
         found = self._fetch(queries)
         device = self._options.get("device", "cpu")
-        return self._timed(rows, found, partial(self._gallery.largest, found, k, upto, rows=rows, device=device))
+        return self._timed(rows, found, partial(self._gallery.ranked, found, k, upto, rows=rows, device=device))
 
     def related(self, rows: Rows, queries: list[Any], powers: Sequence[int], floor: float) -> NDArray[np.float64]:
         """The sums of relations of every query to a range of rows."""
         found, weights = self._fetch(queries)
         return self._timed(rows, found, partial(self._gallery.related, found, weights, powers, floor, rows=rows))
 
-    def _timed(self, rows: Rows, queries: FloatArray, compute: Callable[[], Any]) -> NDArray[np.float64]:
+    def _timed(self, rows: Rows, queries: FloatArray, compute: Callable[[], NDArray[T]]) -> NDArray[T]:
         started = time.perf_counter()
-        answer: NDArray[np.float64] = compute()
+        answer = compute()
         self._add("score", time.perf_counter() - started)
         pairs = self._work.scored_pairs + (rows[1] - rows[0]) * len(queries)
         self._work = replace(self._work, scored_pairs=pairs, done=0)
@@ -279,9 +280,13 @@ class ShardedSource:
         self.counts = sum((counts for _, counts in answers), FitCounts())
         return winners.label, winners.score
 
+    def ranked(self, queries: FloatArray, k: int, upto: int | None = None) -> NDArray[np.uint64]:
+        """(Q, k) keys of the rows with the largest products, of a source made for ``ProductRows``."""
+        return merge_ranked(self._ask("ranked", [ray.put(np.asarray(queries))], k, upto))
+
     def largest(self, queries: FloatArray, k: int, upto: int | None = None) -> FloatArray:
-        """(Q, k) the k largest products with the first ``upto`` rows, of a source made for ``ProductRows``."""
-        return merge_largest(self._ask("largest", [ray.put(np.asarray(queries))], k, upto))
+        """(Q, k) the k largest products, likewise."""
+        return products_of(self.ranked(queries, k, upto))
 
     def related(
         self, queries: FloatArray, query_weights: FloatArray, powers: Sequence[int], floor: float

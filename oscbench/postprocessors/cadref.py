@@ -73,6 +73,7 @@ class Cadref(Posthoc):
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
+        rows.note_signed_features()
         weight, _ = rows.head
         self._means, _ = rows.class_means()
         self._signs = np.sign(weight)
@@ -83,7 +84,7 @@ class Cadref(Posthoc):
             if low:
                 form = f"CADRef: {kind} of {{}} of {{}} training rows is not positive and was set to {SMALLEST:g}"
                 rows.notes.append(Note(form, (low, len(rows))))
-            self._average[kind] = max(SMALLEST, float(found.mean()))
+            self._average[kind] = float(np.maximum(found, SMALLEST).mean())
 
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""

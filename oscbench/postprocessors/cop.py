@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from oscbench.errors import UsageError
 from oscbench.numerics.principal import principal_directions, residual_squares
 from oscbench.postprocessors.base import POSTPROCESSORS, About
-from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows
+from oscbench.postprocessors.posthoc import Array, Posthoc, Rows, SharedFit, TrainingRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,27 +75,8 @@ class _Reconstruction:
         return np.sqrt(squares[:, np.minimum(dims, len(self.mean) - 1)])
 
 
-@POSTPROCESSORS.register(
-    "cop",
-    label="CoP",
-    params=CopParams,
-    paper="arXiv:2402.02949",
-    needs={"logits", "pooled"},
-    score_kinds=("native",),
-    per_class=False,
-    one_pass=True,
-    cost="classes",
-    about=About(
-        "The part of a unit row that the principal directions of the training rows cannot reconstruct.",
-        "-|x - V V' x|, x = z / |z| - mean",
-        "Unknowns outside the span of the known rows, whatever the length of their features.",
-        "Unknowns inside that span; small networks that use all directions.",
-    ),
-)
-class Cop(SharedFit):
-    """Minus the reconstruction error of a unit row from the directions that explain a share of variance (Fang 2024)."""
-
-    name = "cop"
+class _ByReconstruction(Posthoc):
+    """Minus the reconstruction error of the unit rows, or of what they are mapped to."""
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
@@ -106,9 +87,10 @@ class Cop(SharedFit):
             if key is not None:
                 _, count, seed = key
                 self._draws[key] = draw(count, seed, width)
+            values = max(width, 0 if key is None else key[1])
 
-            def blocks(key: Any = key) -> Iterator[Array]:
-                return (self._mapped(block.unit_features(), key) for _, block in rows.blocks(width))
+            def blocks(key: Any = key, values: int = values) -> Iterator[Array]:
+                return (self._mapped(block.unit_features(), key) for _, block in rows.blocks(values))
 
             self._found[key] = _Reconstruction.of(blocks)
 
@@ -134,6 +116,29 @@ class Cop(SharedFit):
 
 
 @POSTPROCESSORS.register(
+    "cop",
+    label="CoP",
+    params=CopParams,
+    paper="arXiv:2402.02949",
+    needs={"logits", "pooled"},
+    score_kinds=("native",),
+    per_class=False,
+    one_pass=True,
+    cost="classes",
+    about=About(
+        "The part of a unit row that the principal directions of the training rows cannot reconstruct.",
+        "-|x - V V' x|, x = z / |z| - mean",
+        "Unknowns outside the span of the known rows, whatever the length of their features.",
+        "Unknowns inside that span; small networks that use all directions.",
+    ),
+)
+class Cop(_ByReconstruction, SharedFit):
+    """Minus the reconstruction error of a unit row from the directions that explain a share of variance (Fang 2024)."""
+
+    name = "cop"
+
+
+@POSTPROCESSORS.register(
     "corp",
     label="CoRP",
     params=CorpParams,
@@ -150,7 +155,7 @@ class Cop(SharedFit):
         "Few training rows; results depend on the random draws, so compare seeds.",
     ),
 )
-class Corp(Cop):
+class Corp(_ByReconstruction):
     """Minus the reconstruction error of random Fourier features of a unit row (Fang 2024).
 
     Draws depend on ``seed``; the authors' program leaves them unseeded.

@@ -6,7 +6,7 @@ import numpy as np
 
 from oscbench.numerics.softmax import softmax
 from oscbench.postprocessors.base import POSTPROCESSORS, About
-from oscbench.postprocessors.posthoc import Array, Posthoc, Rows
+from oscbench.postprocessors.posthoc import Array, Posthoc, Rows, TrainingRows
 
 
 @POSTPROCESSORS.register(
@@ -33,6 +33,10 @@ class GradNorm(Posthoc):
     """
 
     name = "gradnorm"
+
+    def learn(self, rows: TrainingRows) -> None:
+        """See ``Posthoc``."""
+        rows.note_signed_features()
 
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""

@@ -14,7 +14,7 @@ from oscbench.errors import UsageError
 from oscbench.features import FeatureSet
 from oscbench.labels import FloatArray, ProgressFn
 from oscbench.notes import Note
-from oscbench.numerics.topk import ProductRows, ProductSource, nearest_rows
+from oscbench.numerics.topk import ProductRows, ProductSource, nearest_rows, rows_of
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Layer, Posthoc, Rows, SharedFit, TrainingRows
 
@@ -101,8 +101,9 @@ class Knn(ComparesRows):
     """Minus the squared distance of unit rows to the k-th nearest known training row (Sun et al. 2022).
 
     All k of a grid come from one product. OpenOOD divides by |x| and then adds 1e-10, so a row of zeros is NaN there;
-    here it is refused by name. Small sets are compared in float64, large ones (16 million numbers) in float32, within
-    2e-6.
+    here it is refused by name. Small sets are compared in float64. In large ones (16 million numbers) the rows are
+    ranked in float32 and the distances of those asked for computed again in float64: one is off by the gap to a
+    neighbour in rank at most, and only where that is below 2e-6.
     """
 
     name = "knn"
@@ -135,9 +136,16 @@ class Knn(ComparesRows):
             chosen = [s for s, setting in enumerate(self.settings) if setting.layer == layer]
             k = np.minimum([self.settings[s].k for s in chosen], len(self._labels))
             units = rows.unit_features(layer)
-            score[:, chosen] = self.source(layer).largest(units, int(k.max()))[:, k - 1]  # cosines
-            score[:, chosen] = 2 * score[:, chosen] - 2
+            score[:, chosen] = 2 * self._cosines(layer, units, k) - 2
             has_classifier = rows.inputs.logits is not None
             own = rows.predicted if has_classifier else self._labels[nearest_rows(units, self._sources[layer].rows)]
             label[:, chosen] = own[:, None]
         return label, score
+
+    def _cosines(self, layer: Layer, units: Array, k: NDArray[np.int64]) -> Array:
+        """(N, len(k)) cosines with the k-th nearest rows."""
+        gallery, largest = self._sources[layer].rows, int(k.max())
+        if gallery.dtype == np.float64:
+            return np.asarray(self.source(layer).largest(units, largest)[:, k - 1], np.float64)
+        nearest = rows_of(self.source(layer).ranked(units, largest)[:, k - 1])
+        return np.stack([np.einsum("np,np->n", units, gallery[rows].astype(np.float64)) for rows in nearest.T], axis=1)

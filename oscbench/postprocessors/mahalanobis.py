@@ -67,9 +67,10 @@ class _Form:
         return np.asarray(squares[:, None] + apart @ self.linear + self.offset)
 
 
-def _pseudo_inverse(covariance: Array) -> Array:
+def _pseudo_inverse(covariance: Array, noise: float) -> Array:
+    """The inverse where there is any spread; eigenvalues up to ``noise`` are what rounding has left of none."""
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > len(values) * EIGENVALUE_CUT * max(values[-1], 0.0)
+    kept = values > max(len(values) * EIGENVALUE_CUT * values[-1], noise)
     return np.asarray((vectors[:, kept] / values[kept]) @ vectors[:, kept].T)
 
 
@@ -95,13 +96,17 @@ class _Mahalanobis(SharedFit):
     def _learn_form(self, rows: TrainingRows, layer: Layer, normalize: bool) -> _Form:
         width = rows.stored(layer).shape[1]
         gram, sums, counts = np.zeros((width, width)), np.zeros((rows.n_known, width)), np.zeros(rows.n_known)
+        shift = None
         for part, some in rows.blocks(width):
             block, labels = some.unit_features(layer) if normalize else some.features(layer), rows.labels[part]
+            shift = block.mean(axis=0) if shift is None else shift  # near the mean, so that little cancels below
+            block = block - shift
             gram += block.T @ block
             np.add.at(sums, labels, block)
             counts += np.bincount(labels, minlength=rows.n_known)
         there = np.flatnonzero(counts)
-        if dead := int(np.count_nonzero(np.diag(gram) == 0)):
+        assert shift is not None, "there is at least one row"
+        if dead := int(np.count_nonzero((np.diag(gram) == 0) & (shift == 0))):
             rows.notes.append(
                 Note(f"{self.label}: {{}} of {{}} features are 0 in all training rows and are ignored", (dead, width))
             )
@@ -111,11 +116,14 @@ class _Mahalanobis(SharedFit):
         mean = sums.sum(axis=0) / len(rows)
         total = gram / len(rows) - np.outer(mean, mean)
         apart = sums[there] / counts[there, None] - mean
-        within = _pseudo_inverse(total - (apart.T * (counts[there] / len(rows))) @ apart)
+        noise = width * np.finfo(np.float64).eps * float(np.trace(gram)) / len(rows)
+        within = _pseudo_inverse(total - (apart.T * (counts[there] / len(rows))) @ apart, noise)
+        if not within.any():
+            rows.notes.append(Note(f"{self.label}: training rows of a class do not differ, so their spread is unknown"))
         linear = within @ apart.T
         return _Form(
-            mean=mean,
-            square=_pseudo_inverse(total) - within if self.relative else -within,
+            mean=shift + mean,
+            square=_pseudo_inverse(total, noise) - within if self.relative else -within,
             linear=2 * linear,
             offset=-np.einsum("kp,pk->k", apart, linear),
             there=there,

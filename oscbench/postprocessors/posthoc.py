@@ -102,8 +102,7 @@ class Rows:
         if not largest.all():
             bad = self.kept[largest[:, 0] == 0]
             raise UsageError(
-                f"{self.who}: row {bad[0]} of the features is all zero and has no direction ({len(bad)} such among "
-                f"{len(self)} rows); remove these rows"
+                f"{self.who}: row {bad[0]} of the features is all zero and has no direction; remove such rows"
             )
         rows /= largest  # squares of very long and very short rows would leave the range of floats
         return np.asarray(rows / np.sqrt(np.einsum("np,np->n", rows, rows))[:, None])
@@ -113,10 +112,7 @@ class Rows:
         finite = np.isfinite(rows).all(axis=1)
         if not finite.all():
             bad = self.kept[~finite]
-            raise UsageError(
-                f"{name}: row {bad[0]} holds NaN or infinity ({len(bad)} such among {len(self)} rows); remove or "
-                "repair them"
-            )
+            raise UsageError(f"{name}: row {bad[0]} holds NaN or infinity; remove or repair such rows")
         return rows
 
     def blocks(self, width: int) -> Iterator[tuple[slice, Self]]:
@@ -247,6 +243,7 @@ class Posthoc(OnePass):
         self.settings: Sequence[Any] = (self.params,)
         self.notes: tuple[Note, ...] = ()
         self._widths: dict[str, int] | None = None
+        self._learnt: tuple[Note, ...] = ()
 
     @property
     def label(self) -> str:
@@ -282,7 +279,8 @@ class Posthoc(OnePass):
         rows = TrainingRows(train, self.label)
         self._widths = self._all_widths(train)
         self.learn(rows)
-        self.notes = merge_notes(rows.notes, self.bent())
+        self._learnt = tuple(rows.notes)
+        self.notes = merge_notes(self._learnt, self.bent())
         return self
 
     def predict(self, inputs: Inputs) -> Predictions:
@@ -336,7 +334,7 @@ class Posthoc(OnePass):
         if source is None:
             grid.fit(train)
         label, score = grid.answer(queries, progress)
-        return GridAnswer(label, score, merge_notes(grid.notes, grid.bent()))
+        return GridAnswer(label, score, merge_notes(grid._learnt, grid.bent()))
 
     def close(self) -> None:
         """Frees nothing: a fitted method is plain arrays."""
@@ -358,7 +356,7 @@ class Posthoc(OnePass):
 
 
 class SharedFit(Posthoc):
-    """A method that learns the same whatever its settings: a search learns once."""
+    """A method that learns the same for all settings between some: a search learns once."""
 
     @classmethod
     def open_source(
@@ -368,7 +366,7 @@ class SharedFit(Posthoc):
         make_source: Callable[..., Any] | None = None,
         progress: ProgressFn | None = None,
     ) -> Posthoc:
-        """The fitted method, to be asked for any settings."""
+        """The fitted method, to be asked for settings between these."""
         shared = cls(settings[0])
         shared.settings = settings
         return shared.fit(train)

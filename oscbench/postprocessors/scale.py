@@ -73,7 +73,7 @@ class Scale(SharedFit):
         """See ``Posthoc``."""
         rows.note_signed_features()
         needs_bias = any(setting.form == "scale" for setting in self.settings)
-        self._bias = rows.head[1] if needs_bias else np.zeros(rows.n_known)
+        self._bias = rows.head[1] if needs_bias else None
 
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""
@@ -89,6 +89,7 @@ class Scale(SharedFit):
     def _score(self, rows: Rows, share: Array, form: Form) -> Array:
         if form == "lts":
             return log_sum_exp(share[:, None] ** 2 * rows.logits)
+        assert self._bias is not None, "it was learnt for LTS alone"
         factor = np.exp(np.minimum(share, LARGEST_EXPONENT))[:, None]
         return log_sum_exp(factor * (rows.logits - self._bias) + self._bias)
 

@@ -52,8 +52,8 @@ class Residual(SharedFit):
 
     The origin u solves W u = -b with singular values below 1e-5 of the largest cut: OpenOOD's 1e-15 makes it 168,349
     long instead of 1.95 for a head whose rows add up to zero. One symmetric eigendecomposition serves every ``dim``;
-    ``dim`` >= P would leave nothing (OpenOOD's scores are NaN there) and is clipped to P - 1. Fitted on training rows;
-    OpenOOD's Residual takes validation rows.
+    one that reaches the rank of the training rows would leave nothing (OpenOOD's scores are NaN there) and is clipped
+    to one below it. Fitted on training rows; OpenOOD's Residual takes validation rows.
     """
 
     name = "residual"
@@ -62,15 +62,17 @@ class Residual(SharedFit):
         """See ``Posthoc``."""
         weight, bias = rows.head
         self._origin = -np.linalg.pinv(weight, rcond=RANK_CUT) @ bias
-        _, self._directions = principal_directions(block - self._origin for _, block in rows.feature_blocks())
+        values, self._directions = principal_directions(block - self._origin for _, block in rows.feature_blocks())
+        rank = np.count_nonzero(values > RANK_CUT**2 * values[0])  # eigenvalues are squares of singular values
+        self._longest = max(1, int(rank) - 1)
 
     def bent(self) -> Iterator[Note]:
         """See ``Posthoc``."""
-        longest = len(self._directions) - 1
-        clipped = [setting.dim for setting in self.settings if setting.dim > longest]
+        clipped = [setting.dim for setting in self.settings if setting.dim > self._longest]
         if clipped:
-            numbers = (max(clipped), longest, len(clipped))
-            yield Note(f"{self.label}: dim up to {{}} clipped to {{}}, one below the width, in {{}} settings", numbers)
+            numbers = (max(clipped), self._longest, len(clipped))
+            form = "dim up to {} clipped to {}, one below the rank of the training rows, in {} settings"
+            yield Note(f"{self.label}: {form}", numbers)
 
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""
@@ -85,7 +87,7 @@ class Residual(SharedFit):
         return np.sqrt(residual_squares((features - self._origin) @ self._directions))
 
     def _dims(self) -> NDArray[np.int64]:
-        return np.minimum([setting.dim for setting in self.settings], max(1, len(self._directions) - 1))
+        return np.minimum([setting.dim for setting in self.settings], self._longest)
 
 
 @POSTPROCESSORS.register(

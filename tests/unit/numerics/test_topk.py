@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oscbench.numerics.evm.shard import row_ranges
-from oscbench.numerics.topk import largest_products, merge_largest, related_sums
+from oscbench.numerics.topk import (
+    NO_ROW,
+    largest_products,
+    merge_ranked,
+    products_of,
+    ranked_rows,
+    related_sums,
+    rows_of,
+)
 
 
 @settings(deadline=None)
@@ -23,27 +31,55 @@ def test_products_are_those_of_the_whole_matrix(seed: int, n: int, q: int, k: in
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 9), st.integers(1, 50))
+def test_keys_name_the_rows_in_the_order_of_their_products(seed: int, n: int, q: int, k: int) -> None:
+    rng = np.random.default_rng(seed)
+    gallery = rng.integers(-2, 3, size=(n, 3)).astype(np.float32)  # exact products, ties, zeros of both signs
+    queries = rng.integers(-2, 3, size=(q, 3)).astype(np.float32)
+    keys = ranked_rows(queries, gallery, k)
+    products = queries @ gallery.T
+    for found, row in zip(keys, products, strict=True):
+        order = sorted(range(n), key=lambda i: (-row[i], i))[:k]
+        there = found[found != NO_ROW]
+        np.testing.assert_array_equal(products_of(there), row[order])
+        assert rows_of(there).tolist() == order
+        assert np.isneginf(products_of(found)[len(there) :]).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shards", [1, 2, 3])
-def test_any_number_of_parts_gives_the_same_bits(dtype: type[np.floating], shards: int) -> None:
-    """Over more rows than a tile holds, with k above and below the rows of a tile."""
+def test_more_rows_than_a_tile_holds(dtype: type[np.floating]) -> None:
+    """With k above and below the rows of a tile."""
     rng = np.random.default_rng(3)
     gallery, queries = rng.normal(size=(9001, 16)).astype(dtype), rng.normal(size=(300, 16)).astype(dtype)
     for k in (7, 2000):
         whole = largest_products(queries, gallery, k)
-        parts = [largest_products(queries, gallery, k, rows=rows) for rows in row_ranges(len(gallery), shards)]
-        np.testing.assert_array_equal(merge_largest(parts), whole)
         order = np.sort(queries.astype(float) @ gallery.astype(float).T, axis=1)[:, ::-1][:, :k]
         np.testing.assert_allclose(whole, order, atol=2e-5 if dtype is np.float32 else 1e-12)
 
 
-@pytest.mark.parametrize("device", ["cpu:0"])
-def test_the_lines_for_a_gpu_give_the_same_on_the_cpu(device: str) -> None:
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_any_number_of_parts_gives_the_same_keys(shards: int) -> None:
+    rng = np.random.default_rng(3)
+    gallery, queries = (rng.normal(size=(n, 16)).astype(np.float32) for n in (9001, 300))
+    for k in (7, 2000):
+        whole = ranked_rows(queries, gallery, k)
+        parts = [ranked_rows(queries, gallery, k, rows=rows) for rows in row_ranges(len(gallery), shards)]
+        np.testing.assert_array_equal(merge_ranked(parts), whole)
+        found = np.take_along_axis(queries.astype(float) @ gallery.astype(float).T, rows_of(whole), axis=1)
+        np.testing.assert_allclose(products_of(whole), found, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_lines_for_a_gpu_give_the_same_on_the_cpu(dtype: type[np.floating]) -> None:
     rng = np.random.default_rng(4)
-    gallery, queries = rng.normal(size=(5000, 8)), rng.normal(size=(30, 8))
+    gallery, queries = rng.normal(size=(5000, 8)).astype(dtype), rng.normal(size=(30, 8)).astype(dtype)
     rows = (100, 4999)
-    found = largest_products(queries, gallery, 20, rows=rows, device=device)
+    found = largest_products(queries, gallery, 20, rows=rows, device="cpu:0")
     np.testing.assert_allclose(found, largest_products(queries, gallery, 20, rows=rows), rtol=1e-12)
+    if dtype is np.float32:
+        short = ranked_rows(queries, gallery, 20, rows=(100, 110), device="cpu:0")
+        np.testing.assert_array_equal(short, ranked_rows(queries, gallery, 20, rows=(100, 110)))
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])

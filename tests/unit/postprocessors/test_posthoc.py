@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from posthoc_golden import K, fitted, golden, queries, train
 
 from oscbench.errors import UsageError
 from oscbench.features import FeatureSet, Head, Inputs
-from oscbench.postprocessors import POSTPROCESSORS
+from oscbench.postprocessors import POSTPROCESSORS, knn
 from oscbench.postprocessors.posthoc import Posthoc
 from oscbench.testing.postprocessors import make_features
-from oscbench.tuning import best_one_by_one
-from oscbench.tuning.space import load_space
+from oscbench.tuning import best_one_by_one, evaluate_grid
+from oscbench.tuning.evaluator import EvaluationOptions, SharedFeatures
+from oscbench.tuning.space import SearchSpace, load_space
 
 METHODS = [
     name
@@ -23,6 +25,12 @@ METHODS = [
     if isinstance(POSTPROCESSORS.info(name).value, type) and issubclass(POSTPROCESSORS.info(name).grid, Posthoc)
 ]
 WITH_HEAD = [name for name in METHODS if "head" in POSTPROCESSORS.info(name).needs]
+
+
+def take_rows(rows: FeatureSet, order: Any) -> FeatureSet:
+    """Some of the rows, in this order."""
+    arrays = {name: np.asarray(getattr(rows, name))[order] for name in ("embedding", "labels", "logits", "pooled")}
+    return FeatureSet.from_arrays(**arrays, n_known=rows.n_known, head=rows.head)
 
 
 def grid(name: str) -> list[Any]:
@@ -54,6 +62,57 @@ def test_what_a_search_keeps_gives_the_same_answers(name: str) -> None:
     shared = method.grid.best_of_settings(train(), queries(), settings[-2:], score_kind=kind, source=source)
     np.testing.assert_array_equal(shared.label, plain.label[:, -2:])
     np.testing.assert_allclose(shared.score, plain.score[:, -2:], rtol=1e-12, atol=1e-13 * np.abs(plain.score).max())
+
+
+def drawn(space: SearchSpace, rng: np.random.Generator) -> dict[str, Any]:
+    """A setting from inside the ranges."""
+    values: dict[str, Any] = {}
+    for name, limits in space.ranges.items():
+        low, high = limits.probes()[0], limits.probes()[-1]
+        if limits.type == "choice":
+            values[name] = limits.values[rng.integers(len(limits.values))]
+        else:
+            value = low + rng.random() * (high - low)
+            values[name] = int(value) if limits.type == "int" else float(value)
+    return values
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_search_opened_with_the_ends_of_its_ranges_answers_what_lies_between(name: str) -> None:
+    """As a budgeted search does: what it keeps between trials must serve settings that it did not know of."""
+    params = POSTPROCESSORS.info(name).params
+    space = load_space(name, params)
+    ends = [
+        dict(zip(space.ranges, ends, strict=True)) for ends in product(*(r.probes() for r in space.ranges.values()))
+    ]
+    validation = FeatureSet.from_arrays(
+        embedding=golden()["query_embedding"],
+        labels=golden()["query_labels"].astype(np.int64),
+        logits=golden()["query_logits"],
+        pooled=golden()["query_pooled"],
+        n_known=K,
+    )
+    options = EvaluationOptions(expected=tuple(ends), score_kind=POSTPROCESSORS.info(name).score_kinds[0])
+    rng = np.random.default_rng(5)
+    settings = [drawn(space, rng) for _ in range(3)]
+    found = SharedFeatures(name, train(), validation, options)(settings)
+    table = evaluate_grid(name, train(), validation, [params(**setting) for setting in settings])
+    assert [outcome.get("error") for outcome in found] == [None] * 3
+    assert [outcome["sum"] for outcome in found] == pytest.approx(list(table["sum"]), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "opened", "asked"),
+    [("vim", {"dim": 1500}, {"dim": 8}), ("knn", {"k": 1000}, {"k": 5}), ("nnguide", {"k": 1000}, {"k": 5})],
+)
+def test_notes_are_of_settings_that_were_tried(name: str, opened: dict[str, Any], asked: dict[str, Any]) -> None:
+    method = POSTPROCESSORS.info(name)
+    source = method.grid.open_source(train(), [method.params(**opened)])
+    for params, noted in ((asked, False), (opened, True)):
+        answer = method.grid.best_of_settings(
+            train(), queries(), [method.params(**params)], score_kind="native", source=source
+        )
+        assert any("clipped" in str(note) for note in answer.notes) == noted
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -141,7 +200,7 @@ def test_no_head_and_none_to_be_found_is_refused(name: str) -> None:
         fitted(name, rows)
 
 
-@pytest.mark.parametrize("name", ["scale", "ash", "react", "dice", "optfs"])
+@pytest.mark.parametrize("name", ["scale", "ash", "react", "dice", "optfs", "gradnorm", "cadref"])
 def test_signed_features_are_noted(name: str) -> None:
     assert not any("negative" in str(note) for note in fitted(name).notes)
     pooled = golden()["train_pooled"] - 0.1
@@ -212,3 +271,87 @@ def test_prediction_by_the_method_is_the_class_with_the_largest_number() -> None
     plain, own = fitted("klm").predict(queries()), fitted("klm", prediction="method").predict(queries())
     np.testing.assert_array_equal(plain.score, own.score)
     assert (plain.label != own.label).any()
+
+
+def without_channels(array: Any, count: int) -> Any:
+    """The features with some channels that never fire."""
+    array = np.array(array)
+    array[:, :count] = 0
+    return array
+
+
+@pytest.mark.parametrize("name", ["vim", "residual"])
+def test_directions_that_training_rows_do_not_have_leave_no_residual_to_measure(name: str) -> None:
+    rows = dataclasses.replace(train(), pooled=without_channels(golden()["train_pooled"], 3))
+    method = fitted(name, rows, dim=64)
+    assert any("dim up to 64 clipped to 61, one below the rank" in str(note) for note in method.notes), method.notes
+    dead = dataclasses.replace(queries(), pooled=without_channels(golden()["query_pooled"], 3))
+    for inputs in (dead, queries()):
+        found = method.predict(inputs).score
+        order = np.random.default_rng(0).permutation(len(rows))
+        shuffled = fitted(name, take_rows(rows, order), dim=64).predict(inputs).score
+        np.testing.assert_allclose(shuffled, found, atol=1e-6 * found.std())
+        assert np.abs(found).max() < 1e4
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("name", ["mds", "rmds"])
+def test_classes_without_spread_are_told_and_not_guessed_from_rounding(name: str, normalize: bool) -> None:
+    first = [int(np.flatnonzero(train().labels == k)[0]) for k in range(K)]
+    method = fitted(name, take_rows(train(), np.array(first)), normalize=normalize)
+    assert any("training rows of a class do not differ" in str(note) for note in method.notes)
+    found = method.predict(queries()).score
+    reversed_rows = fitted(name, take_rows(train(), np.array(first[::-1])), normalize=normalize)
+    np.testing.assert_allclose(reversed_rows.predict(queries()).score, found, rtol=1e-6, atol=1e-9)
+    assert np.abs(found).max() < 1e5
+
+
+@pytest.mark.parametrize("name", ["mds", "rmds"])
+def test_features_far_from_the_origin_keep_their_distances(name: str) -> None:
+    """Distances do not change when all rows move; as differences of large squares they would."""
+    moved = [np.asarray(golden()[f"{part}_pooled"], np.float64) + 1e5 for part in ("train", "query")]
+    plain = fitted(name, normalize=False).predict(queries()).score
+    far = fitted(name, dataclasses.replace(train(), pooled=moved[0]), normalize=False)
+    found = far.predict(dataclasses.replace(queries(), pooled=moved[1])).score
+    np.testing.assert_allclose(found, plain, atol=1e-4 * plain.std())
+
+
+def test_scores_that_are_set_to_the_floor_count_so_in_their_mean() -> None:
+    low = dataclasses.replace(
+        train(), logits=golden()["train_logits"] - 6, head=Head(golden()["weight"], golden()["bias"] - 6)
+    )
+    method = fitted("cadref", low, logit_score="maxlogit")
+    known = low.labels >= 0
+    largest = np.asarray(low.logits, np.float64)[known].max(axis=1)
+    assert method._average["maxlogit"] == pytest.approx(np.maximum(largest, 1e-6).mean())
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.1, 0.01])
+def test_the_bank_is_the_same_for_rows_in_double_precision(fraction: float) -> None:
+    wide = dataclasses.replace(train(), pooled=np.asarray(golden()["train_pooled"], np.float64))
+    plain = scores("nnguide", train(), k=3, bank_fraction=fraction)
+    np.testing.assert_allclose(scores("nnguide", wide, k=3, bank_fraction=fraction), plain, rtol=1e-9)
+    order = np.random.default_rng(1).permutation(len(train()))
+    shuffled = scores("nnguide", take_rows(train(), order), k=3, bank_fraction=fraction)
+    np.testing.assert_allclose(shuffled, plain, rtol=1e-9)
+
+
+def test_distances_of_large_sets_are_computed_again_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in tight clusters: of distances in single precision many would be equal."""
+    rng = np.random.default_rng(6)
+    centres = np.maximum(rng.normal(size=(20, 128)), 0)
+
+    def clustered(count: int) -> Any:
+        labels = np.arange(count) % 20
+        pooled = np.maximum(centres[labels] + rng.normal(0, 0.1, size=(count, 128)), 0).astype(np.float32)
+        return FeatureSet.from_arrays(
+            embedding=pooled[:, :20], logits=pooled[:, :20], pooled=pooled, labels=labels, n_known=20
+        )
+
+    rows, asked = clustered(2000), clustered(3000)
+    exact = {k: scores("knn", rows, asked.inputs(), k=k) for k in (1, 20, 200)}
+    monkeypatch.setattr(knn, "LARGE_VALUES", 1)
+    for k, expected in exact.items():
+        found = scores("knn", rows, asked.inputs(), k=k)
+        assert np.abs(found - expected).max() <= 1e-3 * expected.std()
+        assert len(np.unique(found)) == len(np.unique(expected))
