@@ -54,7 +54,7 @@ class OptfsParams:
     about=About(
         "The shaping of features by their size that raises training logits most, found instead of assumed.",
         "z'_i = theta_bin(z_i) z_i, theta = 1000 I / |I|, I_b = mean contribution of bin b; w_y . z' or LSE(W z' + b)",
-        "Wide networks, ReLU or not: the shape follows the features.",
+        "Wide ReLU networks: the shape follows the features.",
         "Few training rows: the weights of rare sizes are noise.",
     ),
 )

@@ -301,7 +301,7 @@ class Posthoc(OnePass):
             label[part], score[part] = self.decide(block)
             return len(block)
 
-        done, values = 0, self.values_per_row(inputs.penultimate.shape[1])
+        done, values = 0, max(rows.n_known, self.values_per_row(inputs.penultimate.shape[1]))
         with workers(torch.get_num_threads() if self.in_threads else 1) as run:
             for count in run(of_block, rows.blocks(4 * values if self.in_threads else values)):
                 done += count
