@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from oscbench.errors import UsageError
+from oscbench.errors import StoppedError, UsageError
 
 if TYPE_CHECKING:
     from oscbench.distributed.cluster import Dashboard
@@ -108,6 +108,7 @@ class Asked:
     A member of a group that cannot be used is told in one line and left out; one asked for by its own name is refused.
 
     Attributes:
+        text: As the user wrote it.
         by_name: Each algorithm, and whether it was asked for by its own name.
         left_out: Those that could not be used, each with the reason.
     """
@@ -115,7 +116,7 @@ class Asked:
     def __init__(self, names: Sequence[str]) -> None:
         from oscbench.postprocessors.base import expand_algorithms
 
-        self._text = ",".join(names)
+        self.text = ",".join(names)
         self.by_name = expand_algorithms(names)
         self.left_out: list[dict[str, Any]] = []
 
@@ -134,7 +135,9 @@ class Asked:
         """Leaves a member of a group out that is refused inside."""
         try:
             yield
-        except UsageError as error:
+        except StoppedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a method raises belongs to it, not to its group
             self._leave_out(algorithm, error)
 
     def _leave_out(self, algorithm: str, error: Exception, **where: Any) -> None:
@@ -142,6 +145,8 @@ class Asked:
             raise error
         text = str(error) if hasattr(error, "exit_code") else f"{type(error).__name__}: {error}"
         reason = " ".join(text.split())
+        if {"algorithm": algorithm, **where, "reason": reason} in self.left_out:  # on other features too
+            return
         self.left_out.append({"algorithm": algorithm, **where, "reason": reason})
         on = ", ".join(f"{name} {value}" for name, value in where.items() if value != "")
         typer.echo(f"{algorithm} is left out{f' ({on})' if on else ''}: {reason}", err=True)
@@ -150,7 +155,7 @@ class Asked:
         """Refuses a group of which nothing is left."""
         if not left:
             reason = self.left_out[0]["reason"] if self.left_out else "there is none"
-            raise UsageError(f"no algorithm of --alg {self._text} can be used here; the first: {reason}")
+            raise UsageError(f"no algorithm of --alg {self.text} can be used here; the first: {reason}")
 
     def ensure(self, stages: Sequence[S], session: Session, *, yes: bool) -> list[S]:
         """Makes the stages, each of an algorithm asked for, and returns those that could be made."""

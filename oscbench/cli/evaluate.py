@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -112,6 +114,7 @@ def evaluate(
 
     With --protocol the best setting found by `oscbench tune` is fitted again (and searched for where there is none),
     and the scores of validation and test are kept. --params takes a setting from elsewhere and shows what it loses.
+    A group of algorithms, or several seeds, are ranked by what they reach on test unknowns.
     """
     from oscbench.report.evaluation import Options, evaluate_split
     from oscbench.runs import runs_from_features, runs_from_scores, save_scores
@@ -137,7 +140,8 @@ def evaluate(
             options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
         )
         view = LiveView(runs_folder)
-        wanted = _tuned_scores(request, asked, params, score_kind, rule, view)
+        say = (lambda _: None) if dry_run else view.say
+        wanted = _tuned_scores(request, asked, params, score_kind, rule, view, say)
         asked.require_some(wanted)
         with open_session(address, local, view.dashboard) as session:
             if dry_run:
@@ -145,6 +149,8 @@ def evaluate(
                 return
             made = asked.ensure([stage for stage, _ in wanted], session, yes=yes)
         runs = [_run_of(stage, label) for stage, label in wanted if stage in made]
+    elif seeds is not None:
+        raise UsageError("--seeds names trainings of --protocol; scores and features given by hand are what they are")
     elif dry_run:
         raise UsageError("--dry-run shows the stages of --protocol; scores and features given by hand have none")
     elif (scores is None) == (features is None):
@@ -170,7 +176,7 @@ def evaluate(
             save_scores(runs, out)
     options = Options(rule=rule, weights=weights, resamples=bootstrap, seed=seed)
     figures = [[evaluate_split(split, part, options) for split, part in run.splits.items()] for run in runs]
-    ranked = asked.has_group or seeds is not None
+    ranked = asked.has_group or len({run.title.origin.seed for run in runs}) > 1
     if as_json:
         print_json(_document(runs, figures, options) | {"left_out": asked.left_out})
     elif ranked:
@@ -191,6 +197,7 @@ def _tuned_scores(
     score_kind: ScoreKind | None,
     rule: CcrRule,
     view: LiveView,
+    say: Callable[[str], None],
 ) -> list[tuple[Scores, str]]:
     """The scores that are asked for, each with what tables call it.
 
@@ -207,7 +214,7 @@ def _tuned_scores(
     wanted: list[tuple[Scores, str]] = []
     sources = requested_features(request)  # all of one data and protocol
     how: Any = {"rule": rule, "score_kind": score_kind, "training": request.options}
-    how["searches"] = finished_searches(sources[0].room)
+    how["searches"] = functools.cache(lambda: finished_searches(sources[0].room))  # read once, if anybody asks
     for features in sources:
         for algorithm in asked.by_name:
             with asked.trying(algorithm):
@@ -216,7 +223,7 @@ def _tuned_scores(
                     continue
                 stage = scores_of_best(features, algorithm, view, **how)
                 if any(step.name == "tune" and step.state() not in ("done", "given") for step in stage.inputs.values()):
-                    view.say(f"{algorithm} has not been tuned on {features.folder}; searching its grid first")
+                    say(f"{algorithm} has not been tuned on {features.folder}; searching its grid first")
                 wanted.append((stage, algorithm))
     return wanted
 
@@ -299,8 +306,9 @@ def _print_ranking(runs: list[Run], figures: list[list[SplitFigures]], options: 
         common = {getattr(standing, name) for standing in standings}
         if len(common) == 1 and any(common):
             print(f"{name}: {common.pop()}")
-    seeds = max((standing.seeds for standing in standings), key=len)
-    over = f"mean over seeds {', '.join(map(str, seeds))} with 95 % interval; " if len(seeds) > 1 else ""
+    seeds = {standing.seeds for standing in standings}
+    which = f"seeds {', '.join(map(str, *seeds))}" if len(seeds) == 1 else "the seeds listed"
+    over = f"mean over {which} with 95 % interval; " if max(map(len, seeds)) > 1 else ""
     drawn = f"95 % intervals of {options.resamples} resamples; " if options.resamples and not over else ""
     print(
         f"Sum of CCR at FPR 1e-3, 1e-2, 1e-1 and 1, {over}{drawn}CCR rule {options.rule}, weights by {options.weights}"

@@ -49,7 +49,8 @@ def register(app: typer.Typer) -> None:
 
 def tune(
     alg: Annotated[
-        str, typer.Option("--alg", help="Algorithm, or several: evm; mss,mls; posthoc; all (see oscbench methods).")
+        list[str],
+        typer.Option("--alg", help="Algorithm, or several: evm; mss,mls; posthoc; all (see oscbench methods)."),
     ],
     protocol: Annotated[
         str | None, typer.Option("--protocol", "-p", help="1, 2, 3, or a protocol file of one's own.")
@@ -141,9 +142,9 @@ def tune(
     from oscbench.stages.stage import plan
     from oscbench.tuning.space import SearchSpace
 
-    asked, spaces = Asked([alg]), dict[str, SearchSpace]()
+    asked, spaces = Asked(alg), dict[str, SearchSpace]()
     if asked.several:
-        refuse_with_several(alg, set=set_values, space=space, recipe=recipe, share_trunk=share_trunk)
+        refuse_with_several(asked.text, set=set_values, space=space, recipe=recipe, share_trunk=share_trunk)
     for algorithm in asked.by_name:
         with asked.trying(algorithm):
             changes = [*_recipe(algorithm, recipe, share_trunk), *(set_values or [])]
@@ -195,9 +196,19 @@ def tune(
                 for source in sources
             ]
     asked.require_some(searches)
+    if budget is not None and not any(POSTPROCESSORS.info(tune.config.algorithm).bounds_memory for tune in searches):
+        raise UsageError(
+            f"--memory bounds distances that settings share, and --alg {asked.text} keeps none; leave it out"
+        )
     with open_session(address, local, view.dashboard) as session:
         if dry_run:
-            print_plan(plan(searches, session), json)
+            possible = list[Tune]()
+            for tune in searches:
+                with asked.trying(tune.config.algorithm):
+                    tune.check()
+                    possible.append(tune)
+            asked.require_some(possible)
+            print_plan(plan(possible, session), json)
             return
         states = [tune.state() for tune in searches]
         if set(states) == {"done"}:

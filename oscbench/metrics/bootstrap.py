@@ -77,7 +77,9 @@ def bootstrap(
         estimates = [ccr_at_fpr(curve, fpr, rule=rule) for fpr in fprs]
         values = _resampled_ccr(sample, n, seed, fprs, rule)
         if metric == "ccr_sum":
-            estimates, values = [ccr_fpr_sum(curve, rule=rule, fprs=fprs)], np.nansum(values, axis=1, keepdims=True)
+            there = np.any(sample.labels >= 0)  # without known samples there is no sum, not even 0
+            estimates = [ccr_fpr_sum(curve, rule=rule, fprs=fprs) if there else np.nan]
+            values = np.nansum(values, axis=1, keepdims=True) if there else values[:, :1]
     elif metric == "auroc":
         estimates = [auroc(sample.labels, sample.found, unknown_label=sample.unknown_label, weights=weights)]
         values = _resampled_auroc(sample, n, seed)

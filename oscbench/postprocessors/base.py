@@ -17,7 +17,7 @@ from oscbench.labels import FloatArray, ProgressFn, check_finite
 from oscbench.metrics import Predictions, predict
 from oscbench.notes import Note
 from oscbench.registry import About as About
-from oscbench.registry import Entry, NoParams, Registry
+from oscbench.registry import Entry, NoParams, Registry, nearest
 
 ScoreKind = Literal["log", "probability", "logit", "native", "published"]
 """``log``: a logarithm, never saturating; ``probability``: in float64, saturating; ``logit``: the network's own output;
@@ -321,9 +321,14 @@ def expand_algorithms(names: Iterable[str]) -> dict[str, bool]:
     """
     found: dict[str, bool] = {}
     for name in (part.strip() for text in names for part in text.split(",")):
+        if not name:
+            raise UsageError("--alg has an empty name; write it like evm, mss,mls, posthoc or all")
         if name in GROUPS:
             methods = (POSTPROCESSORS.info(member) for member in POSTPROCESSORS.names())
             found = {method.name: False for method in methods if GROUPS[name](method)} | found
+        elif name in POSTPROCESSORS.names():
+            found[name] = True
         else:
-            found[POSTPROCESSORS.info(name).name] = True
+            known = [*POSTPROCESSORS.names(), *GROUPS]
+            raise UsageError(f"unknown algorithm {name!r}{nearest(name, known)} (one of {', '.join(known)})")
     return found

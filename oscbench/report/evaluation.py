@@ -116,13 +116,14 @@ def _against(kind: str, label: int, scores: ScoreSet, options: Options) -> Again
     curve = oscr_curve(labels, found, unknown_label=label, weights=options.weights)
     n_classes = len(np.unique(scores.class_index[labels == label]))
     ccr = [ccr_at_fpr(curve, fpr, rule=options.rule) for fpr in FPRS]
+    total = ccr_fpr_sum(curve, rule=options.rule) if np.any(labels >= 0) else math.nan
     area = auroc(labels, found, unknown_label=label, weights=options.weights)
     return AgainstKind(
         kind=kind,
         n=curve.n_unknown,
         openness=openness(scores.n_known, scores.n_known + n_classes) if scores.info is not None else math.nan,
         ccr=_intervals("ccr", scores, ccr, options, label),
-        ccr_sum=_intervals("ccr_sum", scores, [ccr_fpr_sum(curve, rule=options.rule)], options, label)[0],
+        ccr_sum=_intervals("ccr_sum", scores, [total], options, label)[0],
         auroc=_intervals("auroc", scores, [area], options, label)[0],
         average_precision=average_precision(labels, found, unknown_label=label),
         auoscr_step=auoscr(curve, rule="step"),

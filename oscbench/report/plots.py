@@ -21,8 +21,8 @@ from matplotlib.lines import Line2D
 
 from oscbench.artifacts import atomic_file
 from oscbench.labels import NEGATIVE, UNKNOWN, FloatArray, IntArray
-from oscbench.metrics import OpenSetConfusion, OscrCurve
-from oscbench.report.ranking import Standing
+from oscbench.metrics import Interval, OpenSetConfusion, OscrCurve
+from oscbench.report.ranking import FIGURES, Standing
 from oscbench.scores import ScoreSet
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#B8A800")
@@ -213,7 +213,8 @@ def _draw_histograms(axis: Axes, values: FloatArray, labels: IntArray) -> dict[s
 def ranking_figure(standings: Sequence[Standing], *, title: str) -> Figure:
     """What each method reaches on test unknowns, the best on top, and beside it what it had reached on validation.
 
-    A row per algorithm, a colour per training: a dot with its interval for unknowns, a ring for validation negatives.
+    A row per algorithm, a colour per training: a dot with its interval for test unknowns, or what there is instead, a
+    ring for validation negatives.
     """
     rows = {name: place for place, name in enumerate(dict.fromkeys(found.algorithm for found in standings))}
     trainings = list(dict.fromkeys(found.training for found in standings))
@@ -233,17 +234,19 @@ def ranking_figure(standings: Sequence[Standing], *, title: str) -> Figure:
         labels = [training for training in trainings if training]
         handles = [_key(OKABE_ITO[number % len(OKABE_ITO)]) for number in range(len(labels))]
         handles += [_key("0.3"), _key("0.3", filled=False)]
-        names = [*labels, "test unknown", "val negative"]
+        dots = dict.fromkeys(FIGURES[found.ranked_by] for found in standings)
+        names = [*labels, " or ".join(dots), FIGURES["validation"]]
         figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
         _set_title(figure, title)
     return figure
 
 
 def _draw_standing(axis: Axes, found: Standing, place: float, color: str) -> None:
-    if not math.isnan(found.unknown.low):
-        axis.plot([found.unknown.low, found.unknown.high], [place, place], color=color, linewidth=1.0)
+    ranked: Interval = getattr(found, found.ranked_by)
+    if not math.isnan(ranked.low):
+        axis.plot([ranked.low, ranked.high], [place, place], color=color, linewidth=1.0)
     axis.plot([found.validation.estimate], [place], "o", markersize=3.5, markerfacecolor="white", color=color)
-    axis.plot([found.unknown.estimate], [place], "o", markersize=3.5, color=color)
+    axis.plot([ranked.estimate], [place], "o", markersize=3.5, color=color)
 
 
 def _key(color: str, *, filled: bool = True) -> Line2D:

@@ -62,10 +62,16 @@ class Standing:
     accuracy: Interval
 
     @property
+    def ranked_by(self) -> str:
+        """The figure that decides: of test unknowns, without any of test negatives, without a test of validation."""
+        found = (name for name in ("unknown", "negative") if not math.isnan(getattr(self, name).estimate))
+        return next(found, "validation")
+
+    @property
     def measure(self) -> float:
-        """What it is ranked by: unknowns, where there are none negatives, without a test those of validation."""
-        found = (figure.estimate for figure in (self.unknown, self.negative, self.validation))
-        return next((value for value in found if not math.isnan(value)), -math.inf)
+        """What it is ranked by; a method that has nothing stands last."""
+        estimate: float = getattr(self, self.ranked_by).estimate
+        return -math.inf if math.isnan(estimate) else estimate
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -81,24 +87,27 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 def ranking(runs: Iterable[tuple[RunTitle, Sequence[SplitFigures]]]) -> list[Standing]:
     """The standings of all methods, the best first: runs that differ in their seed alone count together."""
-    groups: dict[tuple[str, str, str], list[tuple[RunTitle, Sequence[SplitFigures]]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[RunTitle, Sequence[SplitFigures]]]] = {}
     for title, splits in runs:
-        network = " ".join(filter(None, (title.origin.network, title.origin.recipe)))
-        groups.setdefault((title.algorithm, title.origin.training, network), []).append((title, splits))
-    return sorted((_standing(*key, group) for key, group in groups.items()), key=lambda found: -found.measure)
+        origin = title.origin
+        alike = (title.algorithm, origin.data, origin.protocol, origin.training, origin.network, origin.recipe)
+        number = 0  # runs of one seed, or of none that is known, are no repetitions of each other
+        while any(origin.seed in (None, other.origin.seed) for other, _ in groups.get((*alike, number), ())):
+            number += 1
+        groups.setdefault((*alike, number), []).append((title, splits))
+    return sorted(map(_standing, groups.values()), key=lambda found: -found.measure)
 
 
-def _standing(
-    algorithm: str, training: str, network: str, group: Sequence[tuple[RunTitle, Sequence[SplitFigures]]]
-) -> Standing:
+def _standing(group: Sequence[tuple[RunTitle, Sequence[SplitFigures]]]) -> Standing:
+    first, _ = group[0]
     parts = [{part.split: part for part in splits} for _, splits in group]
     validation = [_sum(part.get("val"), "negative") for part in parts]
     unknown = [_sum(part.get("test"), "unknown") for part in parts]
     lost = [Interval(a.estimate - b.estimate, *UNDEFINED[1:]) for a, b in zip(validation, unknown, strict=True)]
     return Standing(
-        algorithm=algorithm,
-        training=training,
-        network=network,
+        algorithm=first.algorithm,
+        training=first.origin.training,
+        network=" ".join(filter(None, (first.origin.network, first.origin.recipe))),
         seeds=tuple(title.origin.seed or 0 for title, _ in group),
         validation=_over_seeds(validation),
         negative=_over_seeds([_sum(part.get("test"), "negative") for part in parts]),
@@ -118,15 +127,16 @@ def _over_seeds(figures: Sequence[Interval]) -> Interval:
 
 
 def ranking_table(standings: Sequence[Standing]) -> pd.DataFrame:
-    """A row per standing, figures as text; a training or network that all have in common has no column."""
+    """A row per standing, figures as text; what all have in common has no column."""
     rows = []
     for place, found in enumerate(standings, start=1):
         row: dict[str, Any] = {"rank": place}
         row |= {name: getattr(found, name) for name in ("algorithm", "training", "network")}
+        row["seeds"] = ", ".join(map(str, found.seeds))
         row |= {title: _text(getattr(found, name), found.seeds) for name, title in FIGURES.items()}
         rows.append(row)
     table = pd.DataFrame(rows)
-    same = [name for name in ("training", "network") if table[name].nunique() == 1]
+    same = [name for name in ("training", "network", "seeds") if table[name].nunique() == 1]
     return table.drop(columns=same)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,11 +147,11 @@ def scores_of_best(
     rule: CcrRule = "inclusive",
     score_kind: ScoreKind | None = None,
     training: TrainingOptions = TrainingOptions(),  # noqa: B008 - frozen
-    searches: Mapping[Path, SearchMeta] | None = None,
+    searches: Callable[[], Mapping[Path, SearchMeta]] | None = None,
 ) -> Scores:
     """Scores with the best setting found for these features: by any finished search, else by the grid to be run.
 
-    ``searches`` spares who asks for many to read ``finished_searches`` for each.
+    ``searches`` spares who asks for many to read ``finished_searches`` each time.
     """
     if not has_hyperparameters(algorithm):
         return scores_with(features, algorithm, {}, score_kind)
@@ -185,17 +185,17 @@ def best_search(
     *,
     rule: CcrRule,
     score_kind: ScoreKind | None,
-    searches: Mapping[Path, SearchMeta] | None = None,
+    searches: Callable[[], Mapping[Path, SearchMeta]] | None = None,
 ) -> FinishedSearch | None:
     """The finished search of these features, as they are now, that reached most; ``None`` where there is none.
 
     Sums of different rules or kinds of score are not compared: without a kind the method's first one counts that was
     searched. ``searches`` as for ``scores_of_best``.
     """
-    searches = finished_searches(features.room) if searches is None else searches
+    finished = finished_searches(features.room) if searches is None else searches()
     asked = [
         (folder, meta)
-        for folder, meta in searches.items()
+        for folder, meta in finished.items()
         if (meta.config.algorithm, meta.config.ccr_rule) == (algorithm, rule)
     ]
     fitting = [found for folder, meta in asked if (found := FinishedSearch.of(features, folder, meta)) is not None]

@@ -267,7 +267,7 @@ class Tune(Stage[SearchConfig, SearchResult]):
                 session.runner.search(run, self._evaluator(search, session), self.options, self.view)
             except KeyboardInterrupt:
                 kept = f"{run.done} of {search.total} trials are kept"
-                raise StoppedError(f"interrupted, {kept}; run the same command with --resume to go on") from None
+                raise StoppedError(f"interrupted, {kept}; run the same command again to go on") from None
             finally:
                 self.view.end(run)
             best = run.finish()

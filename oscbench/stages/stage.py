@@ -8,6 +8,7 @@ networks, recipes or checkpoints of one loss and seed never meet in one folder.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -400,15 +401,17 @@ def ensure(
     asked = {stage.path for stage in wanted}
     todo = _needed(wanted, anew)
     failed: dict[str, Exception] = {}
+    missing = [stage for stage in todo if stage.path in asked]
+    forgiving = functools.partial(_forgiving, asked=asked, missing=missing, forgiven=forgiven, failed=failed)
     for stage in todo:
-        with _forgiving(stage, wanted, forgiven, failed) as go:
+        with forgiving(stage) as go:
             if go:
                 stage.check()
     for stage in todo:
         if stage.path not in failed and not yes and stage.path not in asked:
             _refuse_long(stage, stage.seconds(session))
     for stage in todo:
-        with _forgiving(stage, wanted, forgiven, failed) as go:
+        with forgiving(stage) as go:
             if go:
                 _make(stage, session, anew=anew and stage.path in asked, in_use=in_use)
     made = {id(stage) for stage in todo}
@@ -440,11 +443,16 @@ def _make(stage: Stage[Any, Any], session: Session, *, anew: bool, in_use: bool)
 @contextlib.contextmanager
 def _forgiving(
     stage: Stage[Any, Any],
-    wanted: Sequence[Stage[Any, Any]],
+    *,
+    asked: Collection[str],
+    missing: Sequence[Stage[Any, Any]],
     forgiven: Collection[str],
     failed: dict[str, Exception],
 ) -> Iterator[bool]:
-    """Whether work on a stage can begin, its inputs being there; what goes wrong in it is kept if it is forgiven."""
+    """Whether work on a stage can begin, its inputs being there; what goes wrong in it is kept if it is forgiven.
+
+    It is when all that need it, of those asked for that are ``missing``, are forgiven and others are left.
+    """
     before = [failed[path] for path in (stage.path, *(other.path for other in stage.inputs.values())) if path in failed]
     if before:
         failed[stage.path] = before[0]
@@ -455,8 +463,8 @@ def _forgiving(
     except StoppedError:
         raise
     except Exception as error:
-        hit = {other.path for other in wanted if stage.path in {step.path for step in _in_order([other])}}
-        if not hit <= set(forgiven) or {other.path for other in wanted} <= hit | set(failed):
+        hit = {other.path for other in missing if stage.path in {step.path for step in _in_order([other])}}
+        if not hit <= set(forgiven) or set(asked) <= hit | set(failed):
             raise
         failed[stage.path] = error
 

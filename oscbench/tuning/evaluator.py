@@ -235,8 +235,11 @@ class SharedFeatures:
 
     def concurrency(self, left: int, have: Resources) -> int:
         """Few where a pass is quick, many where it takes long."""
-        if len(self.train) * len(self.validation) >= LARGE_PAIRS:
+        pairs = len(self.train) * len(self.validation)
+        if pairs >= LARGE_PAIRS:
             return min(left, MANY_SETTINGS)
+        if pairs >= LARGE_PAIRS / 20 and POSTPROCESSORS.info(self.algorithm).cost == "pairs":
+            return min(left, FEW_SETTINGS)
         return min(FEW_SETTINGS, 1 + left // SETTINGS_PER_PROCESS)
 
     def clean_up(self) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from feature_factory import write_feature_folder
@@ -48,6 +49,11 @@ def test_names_lists_and_groups_mean_each_algorithm_once() -> None:
     assert [name for name, by_name in mixed.items() if by_name] == ["evm"]
     with pytest.raises(UsageError, match=r"unknown algorithm 'mds\+', did you mean 'mds'"):
         expand_algorithms(["mss,mds+"])
+    with pytest.raises(UsageError, match=r"unknown algorithm 'posthok', did you mean 'posthoc'\? .*, all, posthoc\)"):
+        expand_algorithms(["posthok"])
+    for empty in ("", ",", "mss,"):
+        with pytest.raises(UsageError, match="--alg has an empty name; write it like"):
+            expand_algorithms([empty])
 
 
 def test_a_group_is_tuned_without_what_the_features_lack(
@@ -64,6 +70,11 @@ def test_a_group_is_tuned_without_what_the_features_lack(
     assert "proser is left out: proser fine-tunes a network" in err
     for algorithm in ("evm", "knn"):  # each its search, and none of them twice
         assert len(list((tmp_path / "runs").glob(f"*/own/softmax/s0/{algorithm}/tune"))) == 1
+    code, out, err = run(*common, "--alg", "evm", "--alg", "knn,gen", "--dry-run", "--json")
+    assert (code, out) == (2, "")  # GEN is asked for by its name
+    code, out, err = run(*common, "--alg", "all", "--dry-run", "--json")
+    assert code == 0, err
+    assert [step["what"].split()[0] for step in json.loads(out) if step["stage"] == "tune"] == ["evm", "knn"]
     code, out, err = run(*common, "--alg", "posthoc")
     assert code == 0, err
     assert "nothing was run again" not in err  # what is left out is not there
@@ -109,6 +120,31 @@ def test_options_of_one_algorithm_are_refused_with_several(own: Path, run: Comma
     code, _, err = run("tune", "--features", own, "--alg", "posthoc", *option)
     assert code == 2
     assert err == f"error: {option[0]} goes with one algorithm, and --alg posthoc means several; leave it out\n"
+
+
+def test_memory_that_nobody_can_bound_and_seeds_of_nothing_are_refused(few: None, own: Path, run: Command) -> None:
+    code, _, err = run("tune", "--features", own, "--alg", "mss,gen", "--memory", "1GiB")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--alg mss,gen keeps none; leave it out" in err
+    for given in (("--features", own, "--alg", "mss"), ("--scores", "demo")):
+        code, _, err = run("evaluate", *given, "--seeds", "0,1")
+        assert code == 2
+        assert "--seeds names trainings of --protocol" in err
+
+
+def test_a_member_that_fails_in_any_way_does_not_take_the_others_with_it(
+    few: None, own: Path, run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise np.linalg.LinAlgError("no convergence")
+
+    monkeypatch.setattr(POSTPROCESSORS.get("gen"), "fit", broken)
+    code, out, err = run("evaluate", "--features", own, "--alg", "posthoc", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["left_out"] == [{"algorithm": "gen", "reason": "LinAlgError: no convergence"}]
+    assert {entry["algorithm"] for entry in document["ranking"]} == {"evm", "knn", "mss"}
+    assert run("evaluate", "--features", own, "--alg", "posthoc,gen")[0] == 1
 
 
 def test_evaluate_ranks_a_group(few: None, own: Path, tmp_path: Path, run: Command) -> None:

@@ -150,7 +150,7 @@ def test_ctrl_c_keeps_what_is_finished(
     kept = len(runs.finished())
     assert 2 <= kept < SETTINGS
     begin, *between, last = errors.splitlines()
-    assert last == f"interrupted, {kept} of {SETTINGS} trials are kept; run the same command with --resume to go on"
+    assert last == f"interrupted, {kept} of {SETTINGS} trials are kept; run the same command again to go on"
     assert not [line for line in (begin, *between) if "Traceback" in line or "raylet" in line], errors
     finish_and_check(runs, undisturbed[0], *there(host))
 

@@ -118,6 +118,10 @@ def test_accuracy_interval_agrees_with_the_normal_approximation() -> None:
 
 def test_missing_kinds_and_wrong_input() -> None:
     labels, scores = np.array([0, 1]), np.eye(2)
+    for unknown in ([-1, -1], [-2, -2]):
+        (sum_,) = bootstrap("ccr_sum", unknown, scores, n=5, unknown_label=unknown[0])
+        assert math.isnan(sum_.estimate)
+        assert math.isnan(sum_.low)
     for metric in ("ccr", "auroc"):
         assert all(math.isnan(i.low) for i in bootstrap(metric, labels, scores, n=5, unknown_label=NEGATIVE))
     (nothing,) = bootstrap("accuracy", [-1], [[1.0]], n=5)

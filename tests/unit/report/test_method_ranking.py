@@ -66,13 +66,26 @@ def test_methods_stand_in_the_order_of_their_mean_on_test_unknowns() -> None:
     assert math.isnan(found[0].negative.estimate)
 
 
+def test_only_seeds_of_one_thing_count_together() -> None:
+    figures = with_sums(test_unknown=1.0)
+    one = titled("a")
+    elsewhere = dataclasses.replace(one, origin=dataclasses.replace(one.origin, data="e"))
+    unnamed = dataclasses.replace(one, origin=Origin(data="own", protocol="", training=""))
+    runs = [one, one, titled("a", seed=1), elsewhere, unnamed, unnamed]
+    found = ranking((title, figures) for title in runs)
+    assert sorted(standing.seeds for standing in found) == [(0,)] * 4 + [(0, 1)]
+    assert list(ranking_table(found)["seeds"]) != []
+
+
 def test_without_unknowns_negatives_decide_and_without_a_test_validation() -> None:
     runs = [
         (titled("validated"), with_sums(val_negative=1.5)),
         (titled("nothing"), with_sums()),
         (titled("negatives"), with_sums(val_negative=0.5, test_negative=2.0)),
     ]
-    assert [s.algorithm for s in ranking(runs)] == ["negatives", "validated", "nothing"]
+    found = ranking(runs)
+    assert [s.algorithm for s in found] == ["negatives", "validated", "nothing"]
+    assert [s.ranked_by for s in found] == ["negative", "validation", "validation"]
 
 
 def test_the_table_writes_figures_with_what_is_known_of_them() -> None:
@@ -89,9 +102,11 @@ def test_the_table_writes_figures_with_what_is_known_of_them() -> None:
     unknown = bootstrapped[1].against[1].ccr_sum
     assert by_name.loc["b", "test unknown"] == f"{unknown.estimate:.3f} [{unknown.low:.3f}, {unknown.high:.3f}]"
     assert table["rank"].tolist() == [1, 2]
+    assert sorted(table["seeds"]) == ["0", "0, 1"]
     own = ranking_table(ranking([(title_of(DEMO["val"], "demo"), FIGURES)]))
     assert "training" not in own
     assert "network" not in own
+    assert "seeds" not in own
 
 
 def test_the_document_holds_no_nan() -> None:

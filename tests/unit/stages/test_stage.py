@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -391,6 +392,20 @@ def test_what_is_forgiven_fails_alone_with_what_needs_it(room: Room, early: bool
     assert list(failed) == [after.path]
     assert str(failed[after.path]) == ("1 is refused" if early else "1 failed")
     assert not after.folder.exists()
+
+
+def test_what_is_there_needs_no_forgiveness(room: Room):
+    """A finished stage does not need its inputs any more, even where another one does."""
+    made: list[int] = []
+    base = Add(room=room, config=Number(value=1), made=made)
+    done = Add(room=room, config=Number(value=2), inputs={"before": base}, made=made)
+    ensure([done], SESSION)
+    shutil.rmtree(base.folder)
+    broken = Fails(room=room, config=Number(value=4))
+    other = Add(room=room, config=Number(value=3), inputs={"before": broken}, made=made)
+    done_too = Add(room=room, config=Number(value=2), inputs={"before": base}, made=made)
+    assert list(ensure([done_too, other], SESSION, forgiven={other.path})) == [other.path]
+    assert made == [1, 2]
 
 
 def test_what_is_not_forgiven_stops_everything(room: Room):

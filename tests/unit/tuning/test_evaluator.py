@@ -63,5 +63,10 @@ def test_a_quick_search_starts_a_process_for_some_settings_and_a_long_one_many(m
     shared = SharedFeatures("mss", make_features(5), make_features(5, negatives=5))
     have = Resources(cpus=2, gpus=0)
     assert [shared.concurrency(left, have) for left in (1, 5, 24, 25, 80, 500)] == [1, 1, 1, 2, 4, 4]
+    slow = SharedFeatures("knn", shared.train, shared.validation)
+    assert [slow.concurrency(left, have) for left in (1, 5, 80)] == [1, 1, 4]
+    monkeypatch.setattr(evaluator_module, "LARGE_PAIRS", 20_000)
+    assert [slow.concurrency(left, have) for left in (1, 5, 80)] == [1, 4, 4]
+    assert [shared.concurrency(left, have) for left in (1, 5, 80)] == [1, 1, 4]
     monkeypatch.setattr(evaluator_module, "LARGE_PAIRS", 100)
     assert [shared.concurrency(left, have) for left in (1, 5, 80)] == [1, 5, 16]
