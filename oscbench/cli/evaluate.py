@@ -70,7 +70,7 @@ def evaluate(
         str | None, typer.Option("--loss", help="Training of --protocol: softmax (the default), garbage, eos, all.")
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Seeds of the trainings of --protocol (default 0); 0,1,2.")
+        str | None, typer.Option("--seeds", help="Seeds of the trainings of --protocol: 0,1,2; default: --seed.")
     ] = None,
     params: Annotated[
         Path | None, typer.Option("--params", help="best.yaml of a search, perhaps of another protocol.")

@@ -176,7 +176,6 @@ def tune(
     view = LiveView(runs)
     sources, searches = requested_features(request), list[Tune]()
     for algorithm, found in spaces.items():
-        bounded = not asked.several or POSTPROCESSORS.info(algorithm).bounds_memory
         with asked.trying(algorithm):
             searches += [
                 Tune.of(
@@ -189,7 +188,7 @@ def tune(
                     rule=rule,
                     score_kind=score_kind,
                     options=options,
-                    memory=budget if bounded else None,
+                    memory=budget if POSTPROCESSORS.info(algorithm).bounds_memory else None,
                     training=request.options,
                     share_trunk=share_trunk,
                 )
