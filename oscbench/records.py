@@ -72,6 +72,15 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
 _type_hints = functools.cache(get_type_hints)  # resolving them takes longer than reading a record
 
 
+def check_choices(record: Any) -> None:
+    """Refuses a value that is none of its field's ``Literal`` choices, for records made in Python."""
+    for name, hint in _type_hints(cast(Any, type(record))).items():
+        value = getattr(record, name)
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            choices = [str(choice) for choice in get_args(hint)]
+            raise UsageError(f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices)}")
+
+
 def _record(cls: type[T], mapping: Mapping[str, Any]) -> T:
     record: Any = get_origin(cls) or cls
     fields = {field.name: field for field in dataclasses.fields(record) if field.init}

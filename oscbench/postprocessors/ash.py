@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from oscbench.errors import UsageError
 from oscbench.numerics.shaping import kept_features, top_logits
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows, log_sum_exp
 from oscbench.postprocessors.scale import LARGEST_EXPONENT, check_percentile
+from oscbench.records import check_choices
 
 Variant = Literal["s", "b", "p"]
 
@@ -30,8 +30,7 @@ class AshParams:
 
     def __post_init__(self) -> None:
         check_percentile(self.percentile)
-        if self.variant not in get_args(Variant):
-            raise UsageError(f"variant must be one of {', '.join(get_args(Variant))}, got {self.variant!r}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

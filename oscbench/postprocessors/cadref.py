@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import numpy as np
 
-from oscbench.errors import UsageError
 from oscbench.notes import Note
 from oscbench.numerics.softmax import softmax
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.gen import entropies, log_entropy_terms
 from oscbench.postprocessors.posthoc import TINY, Array, Posthoc, Rows, TrainingRows, log_sum_exp
+from oscbench.records import check_choices
 
 LogitScore = Literal["gen", "msp", "energy", "maxlogit", "none"]
 
@@ -41,8 +41,7 @@ class CadrefParams:
     logit_score: LogitScore = "gen"
 
     def __post_init__(self) -> None:
-        if self.logit_score not in get_args(LogitScore):
-            raise UsageError(f"logit_score must be one of {', '.join(get_args(LogitScore))}, got {self.logit_score!r}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

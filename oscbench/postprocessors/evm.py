@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, get_args
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from oscbench.postprocessors.base import (
     require_score_kind,
     require_width,
 )
+from oscbench.records import check_choices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +61,7 @@ class EvmParams:
             raise UsageError(f"distance_multiplier must be > 0 and finite, got {self.distance_multiplier}")
         if not 0 < self.cover_threshold <= 1:
             raise UsageError(f"cover_threshold must be in (0, 1], got {self.cover_threshold}")
-        if self.metric not in get_args(Metric):
-            raise UsageError(f"metric must be one of {', '.join(get_args(Metric))}, got {self.metric!r}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

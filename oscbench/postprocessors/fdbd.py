@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from oscbench.errors import UsageError
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import TINY, Array, Rows, SharedFit, TrainingRows
+from oscbench.records import check_choices
 
 Normalizer = Literal["distance", "norm"]
 
@@ -30,8 +30,7 @@ class FdbdParams:
     normalizer: Normalizer = "distance"
 
     def __post_init__(self) -> None:
-        if self.normalizer not in get_args(Normalizer):
-            raise UsageError(f"normalizer must be one of {', '.join(get_args(Normalizer))}, got {self.normalizer!r}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

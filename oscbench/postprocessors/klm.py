@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from oscbench.numerics.softmax import log_softmax
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Prediction, Rows, SharedFit, TrainingRows, decide_by_class
+from oscbench.records import check_choices
 
 FLOOR: Final = np.log(1e-300)
 """Of the logarithm of a typical probability that is 0."""
@@ -21,6 +22,9 @@ class KlmParams:
     """Whose class goes with a score; ``method``: the class whose typical probabilities are nearest."""
 
     prediction: Prediction = "classifier"
+
+    def __post_init__(self) -> None:
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

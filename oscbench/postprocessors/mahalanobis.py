@@ -19,6 +19,7 @@ from oscbench.postprocessors.posthoc import (
     TrainingRows,
     decide_by_class,
 )
+from oscbench.records import check_choices
 
 EIGENVALUE_CUT: Final = float(np.finfo(np.float32).eps)
 """Times the width and the largest eigenvalue: directions with less variance are noise of single precision."""
@@ -37,6 +38,9 @@ class MahalanobisParams:
     normalize: bool = True
     layer: Layer = "pooled"
     prediction: Prediction = "classifier"
+
+    def __post_init__(self) -> None:
+        check_choices(self)
 
 
 @dataclass(frozen=True, eq=False)

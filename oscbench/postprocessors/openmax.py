@@ -37,6 +37,7 @@ from oscbench.postprocessors.base import (
     require_score_kind,
     require_width,
 )
+from oscbench.records import check_choices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class OpenMaxParams:
     def __post_init__(self) -> None:
         if self.tail_size < 1:
             raise UsageError(f"tail_size must be >= 1, got {self.tail_size}")
+        check_choices(self)
         if not 0 < self.distance_multiplier < np.inf:
             raise UsageError(f"distance_multiplier must be > 0 and finite, got {self.distance_multiplier}")
         if self.alpha < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from oscbench.errors import UsageError
 from oscbench.numerics.quantiles import percentiles
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import TINY, Array, Posthoc, Rows, TrainingRows, log_sum_exp
+from oscbench.records import check_choices
 
 Form = Literal["vanilla", "energy"]
 
@@ -37,8 +38,7 @@ class OptfsParams:
     def __post_init__(self) -> None:
         if self.bins < 1:
             raise UsageError(f"bins must be >= 1, got {self.bins}")
-        if self.form not in get_args(Form):
-            raise UsageError(f"form must be one of {', '.join(get_args(Form))}, got {self.form!r}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

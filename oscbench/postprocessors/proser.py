@@ -11,6 +11,7 @@ from oscbench.errors import UsageError
 from oscbench.features import FeatureSet
 from oscbench.postprocessors.base import POSTPROCESSORS, About, finite_logits
 from oscbench.postprocessors.max_score import MaximumSoftmaxScore
+from oscbench.records import check_choices
 
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "published": {},
@@ -57,6 +58,7 @@ class ProserParams:
         for name in ("lambda0", "lambda1", "lambda2"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UsageError(f"{name} must be finite and not negative, got {getattr(self, name)}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

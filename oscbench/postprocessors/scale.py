@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from oscbench.errors import UsageError
 from oscbench.numerics.shaping import kept_features, top_shares
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows, log_sum_exp
+from oscbench.records import check_choices
 
 Form = Literal["scale", "lts"]
 
@@ -38,8 +39,7 @@ class ScaleParams:
 
     def __post_init__(self) -> None:
         check_percentile(self.percentile)
-        if self.form not in get_args(Form):
-            raise UsageError(f"form must be one of {', '.join(get_args(Form))}, got {self.form!r}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

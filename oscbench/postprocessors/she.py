@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oscbench.errors import UsageError
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Prediction, Rows, SharedFit, TrainingRows
+from oscbench.records import check_choices
 
 Metric = Literal["inner_product", "euclidean", "cosine"]
 
@@ -28,8 +28,7 @@ class SheParams:
     prediction: Prediction = "classifier"
 
     def __post_init__(self) -> None:
-        if self.metric not in get_args(Metric):
-            raise UsageError(f"metric must be one of {', '.join(get_args(Metric))}, got {self.metric!r}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(

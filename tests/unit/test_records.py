@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oscbench.errors import UsageError
-from oscbench.records import canonical_json, fingerprint, from_mapping
+from oscbench.records import canonical_json, check_choices, fingerprint, from_mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +99,12 @@ def test_canonical_json_ignores_the_order_of_keys(mapping: dict[str, float]):
 )
 def test_fingerprint_changes_with_everything_that_decides(change: tuple[str, dict[str, int], dict[str, str]]):
     assert fingerprint(*change) != fingerprint("s", {"a": 1}, {"x": "1"})
+
+
+def test_choices_of_records_made_in_python_are_checked():
+    check_choices(Record(tail_size=1))
+    wrong: Any = "inclusiv"
+    message = "rule must be one of inclusive, published, got 'inclusiv', did you mean 'inclusive'?"
+    with pytest.raises(UsageError) as raised:
+        check_choices(Record(tail_size=1, rule=wrong))
+    assert str(raised.value) == message

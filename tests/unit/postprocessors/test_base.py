@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_origin, get_type_hints
 
 import pytest
 
@@ -65,3 +65,18 @@ def test_every_method_answers_a_request_for_what_was_published() -> None:
     assert kinds == {"mss": "published", "mls": "logit", "openmax": "published", "evm": "published"}
     with pytest.raises(UsageError, match="EVM has no score kind 'native'; use log or probability or published"):
         usable_score_kind("evm", "native")
+
+
+CHOICES = [
+    (name, field)
+    for name in POSTPROCESSORS.names()
+    for field, hint in get_type_hints(POSTPROCESSORS.info(name).params).items()
+    if get_origin(hint) is Literal
+]
+
+
+@pytest.mark.parametrize(("name", "field"), CHOICES)
+def test_an_unknown_choice_of_a_hyperparameter_is_refused(name: str, field: str) -> None:
+    """Also by records made in Python: a misspelt layer would otherwise mean the other one without a word."""
+    with pytest.raises(UsageError, match=f"{field} must be one of .*, got 'misspelt'"):
+        POSTPROCESSORS.info(name).params(**{field: "misspelt"})
