@@ -263,8 +263,12 @@ class FeatureSet(Inputs):
             raise _no_head(who, f"{n} training rows cannot tell: {width} columns need {2 * (width + 1)}")
         check_finite(features, "training features")
         blocks = [slice(first, first + _BLOCK_ROWS) for first in range(0, n, _BLOCK_ROWS)]  # the rows may lie on disk
-        live = np.flatnonzero(np.any([np.any(features[block], axis=0) for block in blocks], axis=0))
         unseen = np.arange(n) % 10 == 9
+        fires = np.any([np.any(features[block], axis=0) for block in blocks], axis=0)
+        fires_seen = np.any([np.any(features[block][~unseen[block]], axis=0) for block in blocks], axis=0)
+        for block in blocks:  # a column must fire in some row of the fit
+            unseen[block] &= ~np.any(features[block][:, fires & ~fires_seen], axis=1)
+        live = np.flatnonzero(fires)
         found = _solve_head(features, logits, np.flatnonzero(~unseen), live)
         if found is None:
             raise _no_head(who, "their columns depend on each other")
@@ -413,8 +417,6 @@ def _solve_head(
         gram += block.T @ block
         moments += block.T @ logits[some].astype(np.float64)
     length = np.sqrt(np.diag(gram))
-    if not length.all():  # a column that fires only in rows left out
-        return None
     eigenvalues, vectors = np.linalg.eigh(gram / np.outer(length, length))
     if eigenvalues[0] <= len(gram) * np.finfo(np.float64).eps * eigenvalues[-1]:
         return None

@@ -13,7 +13,7 @@ from oscbench.artifacts import save_array
 from oscbench.errors import UsageError
 from oscbench.features import FeatureSet, Head
 
-GOLDEN = np.load(Path(__file__).parents[1] / "data" / "head_golden.npz", allow_pickle=False)
+GOLDEN = np.load(Path(__file__).parents[1] / "data" / "posthoc_golden.npz", allow_pickle=False)
 POOLED, LOGITS = GOLDEN["train_pooled"], GOLDEN["train_logits"]
 NO_HEAD = r"SCALE needs the head: logits are no linear function of these features; add head_weight\.npy"
 
@@ -70,6 +70,16 @@ def test_columns_that_never_fire_are_named() -> None:
     assert str(notes[1]) == (
         "SCALE: 2 of 64 columns are 0 in all training rows and have weight 0 in the recovered head: 3, 7"
     )
+
+
+def test_a_column_that_fires_only_in_rows_left_out_of_the_fit_is_found() -> None:
+    """Those are every tenth row."""
+    pooled = POOLED.copy()
+    fired = np.flatnonzero(pooled[:, 3])
+    pooled[np.setdiff1d(fired, fired[fired % 10 == 9][:2]), 3] = 0
+    logits = (pooled.astype(np.float64) @ GOLDEN["weight"].T + GOLDEN["bias"]).astype(np.float32)
+    head, _ = golden_set(pooled=pooled, logits=logits).require_head("SCALE")
+    np.testing.assert_allclose(head.weight, GOLDEN["weight"], atol=1e-5)
 
 
 def test_dependent_columns_and_logits_of_something_else_are_refused() -> None:
