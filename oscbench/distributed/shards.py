@@ -38,7 +38,7 @@ from oscbench.numerics.evm.gallery import Gallery, check_width, prepare_rows
 from oscbench.numerics.evm.shard import Winners, combine, row_ranges
 from oscbench.numerics.evm.source import LocalSource, Meter
 from oscbench.numerics.sources import AnySource, local_source
-from oscbench.numerics.topk import ProductRows, merge_ranked, products_of
+from oscbench.numerics.topk import QUERY_TILE, ProductRows, counting, merge_ranked, products_of
 
 START_SECONDS: Final = 60.0
 """How long Ray may take to find room for the shards and to start their processes."""
@@ -162,13 +162,19 @@ class ShardHost:
     def ranked(self, rows: Rows, queries: list[Any], k: int, upto: int | None) -> NDArray[np.uint64]:
         """The k rows of a range with the largest products with every query."""
         found = self._fetch(queries)
-        device = self._options.get("device", "cpu")
-        return self._timed(rows, found, partial(self._gallery.ranked, found, k, upto, rows=rows, device=device))
+        return self._timed(
+            counting(rows, upto),
+            found,
+            partial(self._gallery.ranked, found, k, upto, rows=rows, device=self._options["device"]),
+        )
 
     def related(self, rows: Rows, queries: list[Any], powers: Sequence[int], floor: float) -> NDArray[np.float64]:
         """The sums of relations of every query to a range of rows."""
         found, weights = self._fetch(queries)
-        return self._timed(rows, found, partial(self._gallery.related, found, weights, powers, floor, rows=rows))
+        device = self._options["device"]
+        return self._timed(
+            rows, found, partial(self._gallery.related, found, weights, powers, floor, rows=rows, device=device)
+        )
 
     def _timed(self, rows: Rows, queries: FloatArray, compute: Callable[[], NDArray[T]]) -> NDArray[T]:
         started = time.perf_counter()
@@ -279,6 +285,11 @@ class ShardedSource:
         winners = combine([part for part, _ in answers])
         self.counts = sum((counts for _, counts in answers), FitCounts())
         return winners.label, winners.score
+
+    @property
+    def queries_at_once(self) -> int:
+        """How many queries a question needs at least, so that all threads of a shard have something to do."""
+        return QUERY_TILE * max(1, *(math.floor(bundle["CPU"]) for bundle in self._bundles))
 
     def ranked(self, queries: FloatArray, k: int, upto: int | None = None) -> NDArray[np.uint64]:
         """(Q, k) keys of the rows with the largest products, of a source made for ``ProductRows``."""

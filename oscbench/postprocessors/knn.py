@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -17,29 +16,38 @@ from oscbench.notes import Note
 from oscbench.numerics.topk import ProductRows, ProductSource, nearest_rows, rows_of
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Layer, Posthoc, Rows, SharedFit, TrainingRows
+from oscbench.records import check_choices
 
 LARGE_VALUES: Final = 1 << 24
 """Numbers of a gallery from which on it is kept and compared in float32: half the memory, twice as fast."""
 
 
-def unit_gallery(rows: TrainingRows, layer: Layer) -> FloatArray:
-    """(N, P) all training rows with length 1; in float64, large sets in float32."""
+def unit_gallery(rows: TrainingRows, layer: Layer, order: NDArray[np.intp] | None = None) -> FloatArray:
+    """(N, P) all training rows with length 1, perhaps in another order; in float64, large sets in float32."""
     shape = (len(rows), rows.stored(layer).shape[1])
     gallery = np.empty(shape, np.float32 if shape[0] * shape[1] >= LARGE_VALUES else np.float64)
+    place = np.arange(len(rows)) if order is None else np.argsort(order)
     for part, block in rows.blocks(shape[1]):
-        gallery[part] = block.unit_features(layer)
+        gallery[place[part]] = block.unit_features(layer)
     return gallery
 
 
 class ComparesRows(SharedFit):
-    """A method that asks for products of queries with all training rows; in a search actors may share large ones."""
+    """A method that asks for products of queries with all training rows; in a search actors may share large ones.
 
-    _sources: dict[Any, ProductRows]
-    _shared: Mapping[Any, ProductSource] = MappingProxyType({})
+    Attributes:
+        sources: Who computes the products with the rows of a layer.
+    """
 
-    def source(self, key: Any) -> ProductSource:
-        """Who computes the products with the rows called ``key``."""
-        return self._shared.get(key, self._sources[key])
+    sources: dict[Layer, ProductSource]
+
+    def values_per_row(self, width: int) -> int:
+        """See ``Posthoc``."""
+        return max(width, *(getattr(setting, "k", 1) for setting in self.settings))
+
+    def rows_at_once(self) -> int:
+        """See ``Posthoc``."""
+        return max(source.queries_at_once for source in self.sources.values())
 
     @classmethod
     def open_source(
@@ -49,17 +57,19 @@ class ComparesRows(SharedFit):
         make_source: Callable[..., Any] | None = None,
         progress: ProgressFn | None = None,
     ) -> Posthoc:
-        """The fitted method, its large rows with whoever computes."""
+        """The fitted method, its large rows with whoever computes, the largest first: others may find no room."""
         fitted = super().open_source(train, settings)
         assert isinstance(fitted, ComparesRows)
         if make_source is not None:
-            large = {key: rows for key, rows in fitted._sources.items() if rows.rows.size >= LARGE_VALUES}
-            fitted._shared = {key: make_source(rows) for key, rows in large.items()}
+            own = {layer: rows for layer, rows in fitted.sources.items() if isinstance(rows, ProductRows)}
+            for layer, rows in sorted(own.items(), key=lambda item: -item[1].rows.size):
+                if rows.rows.size >= LARGE_VALUES:
+                    fitted.sources[layer] = make_source(rows)
         return fitted
 
     def close(self) -> None:
         """Ends whoever computes."""
-        for source in self._shared.values():
+        for source in self.sources.values():
             source.close()
 
 
@@ -78,6 +88,7 @@ class KnnParams:
     def __post_init__(self) -> None:
         if self.k < 1:
             raise UsageError(f"k must be >= 1, got {self.k}")
+        check_choices(self)
 
 
 @POSTPROCESSORS.register(
@@ -101,9 +112,9 @@ class Knn(ComparesRows):
     """Minus the squared distance of unit rows to the k-th nearest known training row (Sun et al. 2022).
 
     All k of a grid come from one product. OpenOOD divides by |x| and then adds 1e-10, so a row of zeros is NaN there;
-    here it is refused by name. Small sets are compared in float64. In large ones (16 million numbers) the rows are
-    ranked in float32 and the distances of those asked for computed again in float64: one is off by the gap to a
-    neighbour in rank at most, and only where that is below 2e-6.
+    here it is refused by name. Small sets are compared in float64. In large ones (16 million numbers) rows are kept and
+    ranked in float32, and the distances of those asked for computed again in float64: they are off by 1e-8, and by the
+    gap to a neighbour in rank where that is below 2e-6.
     """
 
     name = "knn"
@@ -112,8 +123,8 @@ class Knn(ComparesRows):
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
         self._labels = rows.labels.astype(np.int32)
-        layers = {setting.layer for setting in self.settings}
-        self._sources = {layer: ProductRows(unit_gallery(rows, layer)) for layer in layers}
+        self._galleries = {layer: unit_gallery(rows, layer) for layer in {setting.layer for setting in self.settings}}
+        self.sources = {layer: ProductRows(gallery) for layer, gallery in self._galleries.items()}
         if rows.inputs.logits is None:
             rows.notes.append(Note("KNN: no logits, so the class is that of the nearest training row"))
 
@@ -124,10 +135,6 @@ class Knn(ComparesRows):
             numbers = (max(clipped), len(self._labels), len(clipped))
             yield Note("KNN: k up to {} clipped to {} training rows in {} settings", numbers)
 
-    def values_per_row(self, width: int) -> int:
-        """See ``Posthoc``."""
-        return width
-
     def decide(self, rows: Rows) -> tuple[NDArray[np.int32], Array]:
         """See ``Posthoc``."""
         score = np.empty((len(rows), len(self.settings)))
@@ -135,17 +142,21 @@ class Knn(ComparesRows):
         for layer in {setting.layer for setting in self.settings}:
             chosen = [s for s, setting in enumerate(self.settings) if setting.layer == layer]
             k = np.minimum([self.settings[s].k for s in chosen], len(self._labels))
-            units = rows.unit_features(layer)
-            score[:, chosen] = 2 * self._cosines(layer, units, k) - 2
-            has_classifier = rows.inputs.logits is not None
-            own = rows.predicted if has_classifier else self._labels[nearest_rows(units, self._sources[layer].rows)]
-            label[:, chosen] = own[:, None]
+            cosines, nearest = self._compare(layer, rows.unit_features(layer), k, rows.inputs.logits is None)
+            score[:, chosen] = np.minimum(2 * cosines - 2, 0.0)  # of the same row it may be above 1 by rounding
+            label[:, chosen] = (rows.predicted if nearest is None else self._labels[nearest])[:, None]
         return label, score
 
-    def _cosines(self, layer: Layer, units: Array, k: NDArray[np.int64]) -> Array:
-        """(N, len(k)) cosines with the k-th nearest rows."""
-        gallery, largest = self._sources[layer].rows, int(k.max())
+    def _compare(
+        self, layer: Layer, units: Array, k: NDArray[np.int64], name_nearest: bool
+    ) -> tuple[Array, NDArray[np.intp] | None]:
+        """(N, len(k)) cosines with the k-th nearest rows, and (N,) the nearest where it is asked for."""
+        gallery, source, largest = self._galleries[layer], self.sources[layer], int(k.max())
         if gallery.dtype == np.float64:
-            return np.asarray(self.source(layer).largest(units, largest)[:, k - 1], np.float64)
-        nearest = rows_of(self.source(layer).ranked(units, largest)[:, k - 1])
-        return np.stack([np.einsum("np,np->n", units, gallery[rows].astype(np.float64)) for rows in nearest.T], axis=1)
+            cosines = np.asarray(source.largest(units, largest)[:, k - 1], np.float64)
+            return cosines, nearest_rows(units, gallery) if name_nearest else None
+        ranks = rows_of(source.ranked(units, largest))
+        cosines = np.stack(
+            [np.einsum("np,np->n", units, gallery[rows].astype(np.float64)) for rows in ranks[:, k - 1].T], axis=1
+        )
+        return cosines, ranks[:, 0] if name_nearest else None

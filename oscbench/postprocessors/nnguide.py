@@ -16,6 +16,7 @@ from oscbench.numerics.topk import ProductRows
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.knn import ComparesRows, unit_gallery
 from oscbench.postprocessors.posthoc import Array, Layer, Rows, TrainingRows, log_sum_exp
+from oscbench.records import check_choices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class NnguideParams:
             raise UsageError(f"k must be >= 1, got {self.k}")
         if not 0 < self.bank_fraction <= 1:
             raise UsageError(f"bank_fraction must be in (0, 1], got {self.bank_fraction}")
+        check_choices(self)
 
 
 def content_hashes(features: FloatArray) -> NDArray[np.uint64]:
@@ -80,13 +82,13 @@ class Nnguide(ComparesRows):
         if low := int(np.count_nonzero(energies <= 0)):
             form = "NNGuide: energies of {} of {} training rows are not positive; it was made for positive ones"
             rows.notes.append(Note(form, (low, len(rows))))
-        self._sources = {}
+        self.sources = {}
         for layer in {setting.layer for setting in self.settings}:
             blocks = rows.blocks(rows.stored(layer).shape[1])
             order = np.argsort(np.concatenate([content_hashes(rows.stored(layer)[b.kept]) for _, b in blocks]))
-            units = unit_gallery(rows, layer)
-            units *= energies[:, None].astype(units.dtype)
-            self._sources[layer] = ProductRows(units[order])
+            guides = unit_gallery(rows, layer, order)
+            guides *= energies[order, None].astype(guides.dtype)
+            self.sources[layer] = ProductRows(guides)
         self._n_rows = len(rows)
 
     def bent(self) -> Iterator[Note]:
@@ -97,10 +99,6 @@ class Nnguide(ComparesRows):
                 "NNGuide: k up to {} clipped to the rows of the bank in {} settings", (max(clipped), len(clipped))
             )
 
-    def values_per_row(self, width: int) -> int:
-        """See ``Posthoc``."""
-        return width
-
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""
         energy, score = log_sum_exp(rows.logits), np.empty((len(rows), len(self.settings)))
@@ -108,7 +106,7 @@ class Nnguide(ComparesRows):
             chosen = [n for n, s in enumerate(self.settings) if (s.layer, s.bank_fraction) == (layer, fraction)]
             size = self._bank_rows(fraction)
             k = np.minimum([self.settings[n].k for n in chosen], size)
-            largest = self.source(layer).largest(rows.unit_features(layer), int(k.max()), size)
+            largest = self.sources[layer].largest(rows.unit_features(layer), int(k.max()), size)
             sums = np.cumsum(largest, axis=1, dtype=np.float64)
             score[:, chosen] = energy[:, None] * (sums[:, k - 1] / k)
         return score

@@ -37,7 +37,7 @@ class Ora(SharedFit):
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
         self._weight, _ = rows.head
-        means, there = rows.class_means()
+        means, there = rows.class_means(without="they are left out")
         self._centre = means[there].mean(axis=0)
         self._gaps = weight_gaps(self._weight)
 

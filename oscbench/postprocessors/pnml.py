@@ -54,6 +54,12 @@ class Pnml(SharedFit):
         q = np.einsum("nr,nr->n", white, white)[:, None]
         log_p = log_softmax(units @ self._weight.T + self._bias)
         with np.errstate(over="ignore"):  # a probability of nearly 0 becomes infinitely much larger: its share is 0
-            shares = 1.0 / (1.0 - np.expm1(log_p) * np.exp(-log_p / (1.0 + q)))  # 1 / (1 + (1 - p) p^(g - 1))
-        regret = np.log(shares.sum(axis=1)) / np.log(max(2, rows.n_known))
+            doubts = -np.expm1(log_p) * np.exp(-log_p / (1.0 + q))  # (1 - p) p^(g - 1); a share is 1 / (1 + doubt)
+        beyond = 1.0 / (1.0 + doubts)
+        sure = np.argmax(log_p, axis=1)[:, None]
+        of_sure = np.take_along_axis(doubts, sure, axis=1)
+        np.put_along_axis(
+            beyond, sure, -of_sure / (1.0 + of_sure), axis=1
+        )  # its share less 1, which would hide the rest
+        regret = np.log1p(beyond.sum(axis=1)) / np.log(max(2, rows.n_known))
         return np.repeat(-regret[:, None], len(self.settings), axis=1)

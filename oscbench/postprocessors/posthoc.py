@@ -5,7 +5,8 @@ gives a number per query for *each* of ``self.settings``, so that a single setti
 settings have in common is computed once. The class that goes with a score is the classifier's; a method with a class
 of its own says so in ``decide``.
 
-All arithmetic is in float64: ties cost correct classifications at small false-positive rates.
+Arithmetic is in float64, since ties cost correct classifications at small false-positive rates; comparisons with very
+many training rows are not, and say so.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ class Rows:
             raise UsageError(f"{name}: row {bad[0]} holds NaN or infinity; remove or repair such rows")
         return rows
 
-    def blocks(self, width: int) -> Iterator[tuple[slice, Self]]:
-        """The rows in order, in blocks for arrays of about this width."""
-        step = max(1, BLOCK_VALUES // max(1, width))
+    def blocks(self, width: int, at_least: int = 1) -> Iterator[tuple[slice, Self]]:
+        """The rows in order, in blocks for arrays of about this width, but not of fewer rows than ``at_least``."""
+        step = max(at_least, BLOCK_VALUES // max(1, width))
         for first in range(0, len(self), step):
             part = slice(first, min(len(self), first + step))
             yield part, self._part(part)
@@ -169,11 +170,14 @@ class TrainingRows(Rows):
             total += block.sum(axis=0)
         return np.asarray(total / len(self))
 
-    def class_means(self, of: NDArray[np.bool_] | None = None) -> tuple[Array, NDArray[np.bool_]]:
+    def class_means(
+        self, of: NDArray[np.bool_] | None = None, *, without: str = "the mean of all stands for theirs"
+    ) -> tuple[Array, NDArray[np.bool_]]:
         """(K, P) mean of the features of each class, and which classes have any row; the others' mean is that of all.
 
         Args:
             of: (N,) rows that count; default all.
+            without: What a note says of classes that have no row.
         """
         sums, counts = np.zeros((self.n_known, self.stored().shape[1])), np.zeros(self.n_known)
         for part, block in self.feature_blocks():
@@ -183,10 +187,7 @@ class TrainingRows(Rows):
         there = counts > 0
         if not there.all():
             self.notes.append(
-                Note(
-                    f"{self.who}: {{}} classes have no training row that counts; the mean of all stands for theirs",
-                    (int((~there).sum()),),
-                )
+                Note(f"{self.who}: {{}} classes have no training row that counts; {without}", (int((~there).sum()),))
             )
             sums[~there], counts[~there] = sums.sum(axis=0), max(1.0, counts.sum())
         return sums / counts[:, None], there
@@ -195,7 +196,7 @@ class TrainingRows(Rows):
         """Notes that some of the features are negative, for methods that were made for what a ReLU leaves."""
         negative = sum(int(np.count_nonzero(block < 0)) for _, block in self.feature_blocks())
         if negative:
-            share = round(100 * negative / (len(self) * self.stored().shape[1]), 1)
+            share = max(0.1, round(100 * negative / (len(self) * self.stored().shape[1]), 1))
             self.notes.append(
                 Note(f"{self.who}: {{}} % of the features are negative; it was made for ReLU features", (share,))
             )
@@ -229,7 +230,7 @@ class Posthoc(OnePass):
         layers: Features whose width must be that of the training rows.
         in_threads: Whether blocks are scored side by side: where sorting takes the time, which one thread does, and not
             products, which all threads share.
-        settings: What ``scores`` answers for; what ``learn`` keeps must not depend on it where ``shares`` is true.
+        settings: What ``scores`` answers for. A ``SharedFit`` is fitted with those between which all others lie.
         notes: What ``fit`` had to bend.
     """
 
@@ -272,6 +273,10 @@ class Posthoc(OnePass):
         """Numbers that ``scores`` holds for a row at once, for features of this width; decides the size of blocks."""
         return width * len(self.settings)
 
+    def rows_at_once(self) -> int:
+        """Rows of a block at least, so that whoever computes is busy."""
+        return 1
+
     # --- what follows from it ------------------------------------------------------------------------------------
 
     def fit(self, train: FeatureSet) -> Self:
@@ -303,7 +308,7 @@ class Posthoc(OnePass):
 
         done, values = 0, max(rows.n_known, self.values_per_row(inputs.penultimate.shape[1]))
         with workers(torch.get_num_threads() if self.in_threads else 1) as run:
-            for count in run(of_block, rows.blocks(4 * values if self.in_threads else values)):
+            for count in run(of_block, rows.blocks(4 * values if self.in_threads else values, self.rows_at_once())):
                 done += count
                 if progress is not None:
                     progress(done, len(rows))

@@ -55,13 +55,10 @@ class Relation(ComparesRows):
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
-        self._sources = {"pooled": ProductRows(unit_gallery(rows, "pooled"), softmax(rows.logits))}
-
-    def values_per_row(self, width: int) -> int:
-        """See ``Posthoc``."""
-        return width
+        gallery = unit_gallery(rows, "pooled")
+        self.sources = {"pooled": ProductRows(gallery, softmax(rows.logits).astype(gallery.dtype))}
 
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""
         powers = [setting.power for setting in self.settings]
-        return self.source("pooled").related(rows.unit_features(), softmax(rows.logits), powers, FLOOR)
+        return self.sources["pooled"].related(rows.unit_features(), softmax(rows.logits), powers, FLOOR)

@@ -23,15 +23,17 @@ ROWS, ASKED = RNG.normal(size=(9001, 16)).astype(np.float32), RNG.normal(size=(3
 WEIGHTS, OURS = RNG.dirichlet(np.ones(5), 9001), RNG.dirichlet(np.ones(5), 300)
 
 
-@pytest.mark.parametrize("n_shards", [1, 2, 3])
-def test_any_number_of_shards_answers_like_this_process(n_shards: int) -> None:
+@pytest.mark.parametrize(("n_shards", "device"), [(1, "cpu"), (2, "cpu"), (3, "cpu"), (2, "cpu:0")])
+def test_any_number_of_shards_answers_like_this_process(n_shards: int, device: str) -> None:
+    """Also by the lines for a GPU, which a device of another name than ``cpu`` runs through."""
     rows = ProductRows(ROWS, WEIGHTS)
-    with closing(ShardedSource(rows, n_shards, cpus_per_shard=0.5)) as source:
+    with closing(ShardedSource(rows, n_shards, cpus_per_shard=0.5, device=device)) as source:
         for k, upto in ((1, None), (100, None), (50, 2000), (50, 10)):
             np.testing.assert_array_equal(source.largest(ASKED, k, upto), rows.largest(ASKED, k, upto))
         found, expected = source.related(ASKED, OURS, [1, 4], 0.03), rows.related(ASKED, OURS, [1, 4], 0.03)
         np.testing.assert_allclose(found, expected, rtol=1e-12)  # sums of parts add in another order
-        assert sum(work.scored_pairs for work in source.work()) == 5 * len(ROWS) * len(ASKED)
+        pairs = 3 * len(ROWS) + 2000 + 10  # two questions to all rows, one for sums, two to the first of them
+        assert sum(work.scored_pairs for work in source.work()) == pairs * len(ASKED)
 
 
 def test_a_killed_shard_changes_nothing() -> None:

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oscbench.numerics import topk
 from oscbench.numerics.evm.shard import row_ranges
 from oscbench.numerics.topk import (
     NO_ROW,
+    ProductRows,
     largest_products,
     merge_ranked,
+    nearest_rows,
     products_of,
     ranked_rows,
     related_sums,
@@ -70,16 +73,42 @@ def test_any_number_of_parts_gives_the_same_keys(shards: int) -> None:
         np.testing.assert_allclose(products_of(whole), found, atol=2e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_lines_for_a_gpu_give_the_same_on_the_cpu(dtype: type[np.floating]) -> None:
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 50))
+def test_the_lines_for_a_gpu_give_the_same_keys_on_the_cpu(seed: int, n: int, k: int) -> None:
+    """Exact products with ties and zeros of both signs."""
+    rng = np.random.default_rng(seed)
+    gallery, queries = (rng.integers(-2, 3, size=(rows, 3)).astype(np.float32) for rows in (n, 7))
+    np.testing.assert_array_equal(ranked_rows(queries, gallery, k, device="cpu:0"), ranked_rows(queries, gallery, k))
+
+
+@pytest.mark.parametrize("rows", [(100, 4999), (100, 110), (4096, 4096)])
+def test_the_lines_for_a_gpu_know_ranges_and_tiles(rows: tuple[int, int]) -> None:
     rng = np.random.default_rng(4)
-    gallery, queries = rng.normal(size=(5000, 8)).astype(dtype), rng.normal(size=(30, 8)).astype(dtype)
-    rows = (100, 4999)
-    found = largest_products(queries, gallery, 20, rows=rows, device="cpu:0")
-    np.testing.assert_allclose(found, largest_products(queries, gallery, 20, rows=rows), rtol=1e-12)
-    if dtype is np.float32:
-        short = ranked_rows(queries, gallery, 20, rows=(100, 110), device="cpu:0")
-        np.testing.assert_array_equal(short, ranked_rows(queries, gallery, 20, rows=(100, 110)))
+    gallery, queries = rng.integers(-3, 4, size=(5000, 8)), rng.integers(-3, 4, size=(600, 8))
+    weights, asked = rng.integers(0, 3, size=(5000, 4)), rng.integers(0, 3, size=(600, 4))
+    held = ProductRows(gallery.astype(np.float32), weights.astype(np.float32))
+    for _ in range(2):  # the second time with what is on the device already
+        found = held.ranked(queries.astype(np.float64), 20, 4998, rows=rows, device="cpu:0")
+        np.testing.assert_array_equal(found, held.ranked(queries.astype(np.float64), 20, 4998, rows=rows))
+        sums = held.related(queries, asked, [1, 3], 0.03, rows=rows, device="cpu:0")
+        np.testing.assert_allclose(sums, held.related(queries, asked, [1, 3], 0.03, rows=rows), rtol=1e-12)
+
+
+def test_rows_that_may_not_be_written_to_are_read_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    """As Ray's object store gives them."""
+    gallery = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    gallery.flags.writeable = False
+    ranked_rows(np.ones((2, 4)), gallery, 3)
+    assert not recwarn.list
+
+
+def test_the_nearest_row_is_the_first_among_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    gallery, queries = rng.integers(-2, 3, size=(40, 3)).astype(float), rng.integers(-2, 3, size=(30, 3)).astype(float)
+    monkeypatch.setattr(topk, "MATRIX_VALUES", 200)  # five queries at a time
+    expected = [max(range(40), key=lambda i: (row @ gallery[i], -i)) for row in queries]
+    assert nearest_rows(queries, gallery).tolist() == expected
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])

@@ -9,7 +9,7 @@ import pytest
 from posthoc_golden import check_golden, fitted, golden, queries, train
 
 from oscbench.errors import UsageError
-from oscbench.postprocessors import cop
+from oscbench.postprocessors import POSTPROCESSORS, cop
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     *(("energy", f"energy_t{t}", {"temperature": float(t)}) for t in ("0.5", "1", "2", "10")),
@@ -61,6 +61,33 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "key", "params"), CASES, ids=[key for _, key, _ in CASES])
 def test_scores_are_those_of_the_original(name: str, key: str, params: dict[str, Any]) -> None:
     check_golden(name, key, **params)
+
+
+@pytest.mark.parametrize(("name", "key"), [("mss", "msp"), ("mls", "mls")])
+def test_the_oldest_two_are_those_of_the_original(name: str, key: str) -> None:
+    score = POSTPROCESSORS.info(name).value(score_kind="probability" if name == "mss" else "logit")
+    found, expected = score.fit(train()).predict(queries()).score, golden()[key]
+    assert np.abs(found - expected).max() <= 1e-4 * expected.std()
+
+
+def test_what_methods_learn_is_what_the_originals_learn() -> None:
+    g = golden()
+    vim, dims = fitted("vim"), (8, 16, 32, 48)
+    np.testing.assert_allclose(vim._origin, g["vim_origin"], atol=1e-4)
+    np.testing.assert_allclose([vim._alpha[d] for d in dims], [float(g[f"vim_alpha_d{d}"]) for d in dims], rtol=1e-4)
+    for percentile in (85, 90, 95, 99):
+        threshold = fitted("react", percentile=float(percentile))._threshold[percentile]
+        assert threshold == pytest.approx(float(g[f"react_threshold_p{percentile}"]), rel=1e-5)
+    explained = fitted("cop")._found[None].explained
+    for variance in ("0.5", "0.7", "0.9"):
+        assert np.searchsorted(explained, float(variance)) + 1 == int(g[f"cop_dim_v{variance}"])
+
+
+@pytest.mark.parametrize("name", ["mds", "rmds"])
+def test_pytorch_ood_has_the_same_order(name: str) -> None:
+    """Its scores are scaled by the number of rows."""
+    found, theirs = fitted(name, normalize=False).predict(queries()).score, golden()[f"{name}_pytorch_ood"]
+    np.testing.assert_array_equal(np.argsort(found), np.argsort(theirs))
 
 
 def test_the_temperature_that_openood_fits_is_wrong() -> None:
