@@ -273,42 +273,48 @@ def _chosen_on_cpu(left: torch.Tensor, right: torch.Tensor, k: int, rows: Rows) 
 
 
 def _ranked_on_cpu(left: torch.Tensor, right: torch.Tensor, k: int, rows: Rows) -> NDArray[np.uint64]:
-    """(B, k) the first keys."""
+    """(B, k) the first keys. Numpy's partition, which is vector code, takes a tenth of the time of numba's."""
     n = len(left)
-    kept = np.empty((n, 2 * k + COLUMN_TILE // 4), np.uint64)
+    spare = COLUMN_TILE // 4
+    kept = np.empty((n, k + spare + COLUMN_TILE), np.uint64)
     count, limit = np.zeros(n, np.int64), np.full(n, np.inf, np.float32)
     for first, own in _product_tiles(left, right, rows):
-        _collect_keys(own, own.view(np.uint32), first, kept, count, limit, k)
-    for row in range(n):
-        kept[row, count[row] :] = NO_ROW
-    return _first(kept, k)
+        _collect_keys(own, own.view(np.uint32), first, kept, count, limit)
+        filled = count.max()
+        if filled > k + spare:
+            _close(kept, count, filled)
+            kept[:, :filled].partition(k - 1, axis=1)
+            count[:], limit = k, -products_of(kept[:, k - 1])
+    filled = max(count.max(), k)
+    _close(kept, count, filled)
+    return _first(kept[:, :filled], k)
+
+
+def _close(kept: NDArray[np.uint64], count: NDArray[np.int64], filled: int) -> None:
+    """Says of what stands behind each row's candidates that it is none."""
+    for row in range(len(kept)):
+        kept[row, count[row] : filled] = NO_ROW
 
 
 def _first(kept: NDArray[Any], k: int) -> NDArray[Any]:
-    if kept.shape[1] > 4 * k:
-        kept = np.partition(kept, k - 1, axis=1)[:, :k]
-    return np.sort(kept, axis=1)[:, :k]
+    return np.sort(np.partition(kept, k - 1, axis=1)[:, :k], axis=1)
 
 
 @njit(nogil=True, error_model="numpy", cache=True)
-def _collect_keys(products: Any, bits: Any, first: int, kept: Any, count: Any, limit: Any, k: int) -> None:
-    """Adds one tile of products (B, W) to the running k first keys of each row; see ``collect_smallest``."""
-    scratch = np.empty(1, np.uint32)
-    number = scratch.view(np.float32)
+def _collect_keys(products: Any, bits: Any, first: int, kept: Any, count: Any, limit: Any) -> None:
+    """Adds the keys of those products (B, W) of one tile that are below each row's limit."""
+    below = np.empty(products.shape[1], np.int64)
     for r in range(products.shape[0]):
-        n, bound = count[r], limit[r]
+        n, bound = 0, limit[r]
         for j in range(products.shape[1]):
-            if products[r, j] < bound:
-                b = bits[r, j] if products[r, j] else np.uint32(0)  # zeros of both signs are equal
-                ordered = np.uint32(~b) if b >> np.uint32(31) else b | np.uint32(0x80000000)
-                kept[r, n] = np.uint64(ordered) << np.uint64(32) | np.uint64(first + j)
-                n += 1
-                if n == kept.shape[1]:
-                    kept[r] = np.partition(kept[r], k - 1)
-                    ordered = np.uint32(kept[r, :k].max() >> np.uint64(32))
-                    scratch[0] = ordered & np.uint32(0x7FFFFFFF) if ordered >> np.uint32(31) else np.uint32(~ordered)
-                    n, bound = k, number[0]
-        count[r], limit[r] = n, bound
+            below[n] = j  # without a branch, which would be guessed wrongly at every candidate
+            n += products[r, j] < bound
+        for i in range(n):
+            j = below[i]
+            b = bits[r, j] if products[r, j] else np.uint32(0)  # zeros of both signs are equal
+            ordered = np.uint32(~b) if b >> np.uint32(31) else b | np.uint32(0x80000000)
+            kept[r, count[r] + i] = np.uint64(ordered) << np.uint64(32) | np.uint64(first + j)
+        count[r] += n
 
 
 def _ranked_on_device(left: torch.Tensor, right: torch.Tensor, k: int, rows: Rows) -> NDArray[np.uint64]:
