@@ -1,0 +1,1 @@
+"""What the papers behind the protocols have printed, and what they claim."""
