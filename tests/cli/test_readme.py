@@ -41,7 +41,7 @@ STAND_INS = {"DIR": "demo"}
 NOT_RUN = {
     "oscbench watch": "serves until it is stopped; tests/distributed/test_watch.py opens it",
     "oscbench tune --alg evm --protocol 1 --loss eos --data /path/to/ILSVRC2012": "needs ImageNet",
-    "oscbench evaluate --alg posthoc --loss all --protocol 2 --seeds 0,1,2": (
+    "oscbench evaluate --alg all --loss all --protocol 2 --seeds 0,1,2 --yes": (
         "half an hour; docs/ranking.md is its output, tests/cli/test_groups.py runs groups at a small size"
     ),
     "oscbench evaluate --params best.yaml": "names the option alone; tests/cli/test_evaluate_tuned.py uses it",
