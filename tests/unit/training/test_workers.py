@@ -27,8 +27,10 @@ class Flat(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)
         self.embed, self.out = EmbeddingLayer(12, 5), nn.Linear(5, 4, bias=False)
+        rng = np.random.default_rng(0)  # not torch's global numbers, which other threads of the process may draw from
+        for weights in self.parameters():
+            weights.data = torch.from_numpy(rng.uniform(-0.3, 0.3, weights.shape)).float()
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         embedding, pooled = self.embed(images.flatten(1))
@@ -71,6 +73,7 @@ def _process(rank: int, folder: str) -> None:
     statistics.running_mean.fill_(float(rank))
     workers.average_buffers_(statistics)
     torch.save((results, statistics.running_mean), f"{folder}/{rank}.pth")
+    dist.barrier()  # nobody closes a connection that the other still reads from
     dist.destroy_process_group()
 
 
