@@ -21,8 +21,8 @@ P1, P2, P3 = range(3)
 SOFTMAX, GARBAGE, EOS = range(3)
 MSS, MLS, OPENMAX, EVM, PROSER = range(5)
 NEGATIVE, UNKNOWN = range(2)
-R3, R2, R1 = range(3)
-"""Places of the rates 1e-3, 1e-2 and 1e-1."""
+R2, R1 = 1, 2
+"""Places of the rates 1e-2 and 1e-1."""
 
 
 @dataclass(frozen=True, kw_only=True)

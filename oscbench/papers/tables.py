@@ -1,7 +1,9 @@
 """The papers' printed figures as data frames, with the names that our own tables use.
 
-Figures were transcribed from the printed tables; a blank is a rate that was not reached, or not reported. What is
-damaged in print is marked and never mended: ``printed_searches`` says which rows add up to their printed sum.
+"Large-Scale Evaluation of Open-Set Image Classification Techniques" is the evaluation paper, "Large-Scale Open-Set
+Classification Protocols for ImageNet" the protocols paper. Figures were transcribed from the printed tables; a blank
+is a rate that was not reached, or not reported. What is damaged is marked: ``printed_searches`` says which rows do not
+add up to their printed sum, and in which ones cells that were shifted by a column were put back.
 """
 
 from __future__ import annotations
@@ -11,9 +13,6 @@ from importlib import resources
 from typing import Final
 
 import pandas as pd
-
-EVALUATION: Final = "Large-Scale Evaluation of Open-Set Image Classification Techniques"
-PROTOCOLS: Final = "Large-Scale Open-Set Classification Protocols for ImageNet"
 
 HYPERPARAMETERS: Final = ("tail_size", "distance_multiplier", "alpha", "cover_threshold", "dummies")
 _WHOLE: Final = dict.fromkeys(("tail_size", "alpha", "dummies"), "Int64")

@@ -52,7 +52,9 @@ def _search_report(search: Search) -> dict[str, Any]:
         "score_kind": best.score_kind,
         "n_known": int(table["n_known"].iloc[0]),
         "n_negative": int(table["n_negative"].iloc[0]),
-        "warnings": edge_warnings(search.space, "grid" if search.is_exhaustive else search.kind, best.params),
+        "warnings": edge_warnings(
+            search.space, "grid" if search.is_exhaustive else search.kind, best.params, search.params
+        ),
         "notes": list(map(str, search.notes())),
         "folder": str(search.folder),
     }

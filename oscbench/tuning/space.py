@@ -257,8 +257,13 @@ def complete_setting(setting: Mapping[str, Any], params: type[Any] | None, where
     return dataclasses.asdict(from_mapping(params, setting, where))
 
 
-def edge_warnings(space: SearchSpace, search: str, best: Mapping[str, Any]) -> list[str]:
-    """One line for each hyperparameter whose best value lies at an end of what was searched, with a way out."""
+def edge_warnings(
+    space: SearchSpace, search: str, best: Mapping[str, Any], params: type[Any] | None = None
+) -> list[str]:
+    """One line for each hyperparameter whose best value lies at an end of what was searched, with a way out.
+
+    An end beyond which the method's record of parameters takes nothing is none that anybody could leave.
+    """
     lines = []
     for name in space.grid if search == "grid" else space.ranges:
         ends = _numeric_ends(space, search, name)
@@ -267,13 +272,22 @@ def edge_warnings(space: SearchSpace, search: str, best: Mapping[str, Any]) -> l
         low, high = ends
         at_top = best[name] == high
         beyond = _beyond(space, search, name, at_top)
-        if beyond == best[name]:  # a whole number that cannot be smaller
+        further = int(beyond) if isinstance(best[name], int) else beyond
+        if further == best[name] or not _is_setting({**best, name: further}, params):
             continue
         lines.append(
             f"the best {name} {best[name]:g} is the {'largest' if at_top else 'smallest'} value searched, a better one "
             f"may lie beyond: try --set {name}={best[name]:g},{beyond:g} or --search optuna with a wider range"
         )
     return lines
+
+
+def _is_setting(setting: Setting, params: type[Any] | None) -> bool:
+    try:
+        complete_setting(setting, params, "")
+    except ValueError:
+        return False
+    return True
 
 
 def _numeric_ends(space: SearchSpace, search: str, name: str) -> tuple[float, float] | None:

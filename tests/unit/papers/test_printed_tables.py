@@ -28,7 +28,7 @@ def test_rows_of_searches_add_up_unless_they_are_marked():
     table = printed_searches()
     cells = table[[*RATES, "ccr_1"]]
     adds_up = (np.abs(cells.sum(axis=1) - table["sum"]) < 2.05e-4) & table["ccr_1"].notna()
-    assert (table["ok"].eq(1) == adds_up).sum() >= len(table) - 2  # two marked rows add up by chance of a wrong place
+    assert (table["ok"].eq(1) != adds_up).sum() == 1  # a value that stands in a wrong column, which no sum tells
     assert adds_up[table["ok"] == 1].all()
     assert (table["ok"] == 0).sum() == 13
     assert table.loc[table["ok"] == 0, "note"].notna().all()

@@ -245,3 +245,15 @@ def test_no_edge_where_nothing_lies_beyond() -> None:
     space = SearchSpace(algorithm="openmax", grid={"alpha": (1, 2)}, ranges={})
     assert edge_warnings(space, "grid", {"alpha": 1}) == []
     assert len(edge_warnings(space, "grid", {"alpha": 2})) == 1
+
+
+def test_nothing_lies_beyond_what_a_method_takes() -> None:
+    params = POSTPROCESSORS.info("react").params
+    space = load_space("react", params)
+    inner = sorted(space.grid["percentile"])[1]
+    assert edge_warnings(space, "grid", {"percentile": inner, "lower": 0.0}, params) == []  # a percentile below 0
+    (line,) = edge_warnings(space, "grid", {"percentile": inner, "lower": max(space.grid["lower"])}, params)
+    assert "is the largest" in line
+    whole = load_space("knn", POSTPROCESSORS.info("knn").params)
+    (line,) = edge_warnings(whole, "grid", {"k": 1000}, POSTPROCESSORS.info("knn").params)
+    assert "--set k=1000,2000" in line
