@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from oscbench.errors import OscbenchError, UsageError
+from oscbench.errors import BusyError, OscbenchError, UsageError
+from oscbench.numerics.threads import usable_cpus
 from oscbench.records import SCHEMA, from_mapping, plain
 
 META, REQUEST = "meta.json", "request.json"
@@ -141,7 +142,7 @@ def exclusive_lock(path: Path, what: str) -> Iterator[None]:
         lock.acquire()
     except filelock.Timeout as error:
         who = holder.read_text(encoding="utf-8").strip() if holder.exists() else "another process"
-        raise OscbenchError(
+        raise BusyError(
             f"{what} is in use by {who} (lock {path}); wait for it, or choose another --runs folder"
         ) from error
     try:
@@ -261,7 +262,7 @@ class Meta(Generic[C, R]):
             versions=installed_versions(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds=round(seconds, 3),
-            cpus=len(os.sched_getaffinity(0)),
+            cpus=usable_cpus(),
         )
 
     def write(self, folder: Path) -> None:

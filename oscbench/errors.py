@@ -16,6 +16,10 @@ class UsageError(OscbenchError, ValueError):
     exit_code = 2
 
 
+class BusyError(OscbenchError):
+    """Another process holds what is needed; the message says who."""
+
+
 class StoppedError(OscbenchError):
     """The user stopped it, by Ctrl-C or by answering no; the message says what is kept (exit code 130)."""
 

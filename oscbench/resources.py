@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from oscbench.numerics.threads import usable_cpus
+
+GPU_TRACES: Final = ("dev/nvidia*", "proc/driver/nvidia", "dev/dxg", "dev/kfd")
+"""What the drivers of GPUs that torch works with leave below ``/``: those of NVIDIA, WSL and AMD."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +26,16 @@ class Resources:
     @classmethod
     def here(cls) -> Resources:
         """Those of this machine."""
-        import torch
+        return cls(usable_cpus(), gpu_count())
 
-        return cls(len(os.sched_getaffinity(0)), torch.cuda.device_count())
+
+def gpu_count() -> int:
+    """GPUs that torch can use here; it is not asked where no driver has left a trace."""
+    if not any(next(Path("/").glob(trace), None) for trace in GPU_TRACES):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 @dataclass(frozen=True, kw_only=True)

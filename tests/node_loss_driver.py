@@ -15,7 +15,7 @@ from ray.cluster_utils import Cluster
 from train_driver import make_job
 
 from oscbench.distributed.train import WorkerShare, train_on_ray
-from oscbench.training.run import EPOCHS, read_epochs
+from oscbench.training.epoch_metrics import EPOCHS, read_epochs
 
 SMALL = {"object_store_memory": 100_000_000}
 HEALTH = {

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from oscbench.cli.common import (
     AddressOption,
-    Asked,
     CpusPerWorkerOption,
     DataOption,
     DryRunOption,
@@ -24,18 +22,10 @@ from oscbench.cli.common import (
     RunsOption,
     YesOption,
     examples,
-    open_session,
     print_json,
     print_plan,
-    refuse_with_several,
-    training_options,
 )
-from oscbench.errors import StoppedError, UsageError
-
-if TYPE_CHECKING:
-    from oscbench.postprocessors import ScoreKind
-    from oscbench.stages.search import Tune
-    from oscbench.tuning.space import SearchSpace
+from oscbench.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -132,101 +122,55 @@ def tune(
     with. Every finished trial is kept: a killed search goes on where it was when the same command is run again.
     `oscbench watch` shows it live.
     """
-    from oscbench.cli.train import parse_losses
+    from oscbench.api.tune import tune as run_tune
     from oscbench.cli.tune_view import LiveView, print_report, print_reports, print_warnings
-    from oscbench.postprocessors import POSTPROCESSORS
-    from oscbench.report.search import report_of
-    from oscbench.stages.features import FeatureRequest, requested_features
-    from oscbench.stages.runner import SearchOptions
-    from oscbench.stages.search import Tune
-    from oscbench.stages.stage import plan
-    from oscbench.tuning.space import SearchSpace
 
-    asked, spaces = Asked(alg), dict[str, SearchSpace]()
-    if asked.several:
-        refuse_with_several(asked.text, set=set_values, space=space, recipe=recipe, share_trunk=share_trunk)
-    for algorithm in asked.by_name:
-        with asked.trying(algorithm):
-            changes = [*_recipe(algorithm, recipe, share_trunk), *(set_values or [])]
-            spaces[algorithm] = _space(algorithm, search, score_kind, space, changes)
-    options = SearchOptions(
-        max_concurrent=max_concurrent,
+    result = run_tune(
+        alg,
+        protocol,
+        loss=loss,
+        search=search,
+        trials=trials,
         time_budget=parse_duration(time_budget) if time_budget is not None else None,
-        tensorboard=tensorboard,
-    )
-    budget = parse_bytes(memory) if memory is not None else None
-    request = FeatureRequest(
-        runs=runs,
-        protocol=protocol,
-        losses=parse_losses(loss) if loss is not None else None,
-        seeds=parse_seeds(seeds) if seeds is not None else None,
-        data=data,
-        name=name,
+        max_concurrent=max_concurrent,
+        space=space,
+        settings=set_values or (),
+        recipe=recipe,
+        share_trunk=share_trunk,
         features=features,
         checkpoint=checkpoint,
         network=network,
-        options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
+        seeds=parse_seeds(seeds) if seeds is not None else None,
+        rule=rule,
+        score_kind=score_kind,
+        data=data,
+        name=name,
+        runs=runs,
+        num_workers=num_workers,
+        cpus_per_worker=cpus_per_worker,
+        gpus_per_worker=gpus_per_worker,
+        loader=loader,
+        memory=parse_bytes(memory) if memory is not None else None,
+        address=address,
+        local=local,
+        resume=resume,
+        tensorboard=tensorboard,
+        yes=yes,
+        dry_run=dry_run,
+        view=LiveView(runs),
     )
-    if share_trunk and search != "grid":
-        raise UsageError(f"--share-trunk trains the dummies of a grid side by side; leave out --search {search}")
-    if share_trunk and any(s.grid.get("trunk") != ("frozen",) or "dummies" not in s.grid for s in spaces.values()):
-        raise UsageError("--share-trunk trains the dummies of a grid on a frozen trunk; leave out --set trunk")
-    if local and tensorboard:
-        raise UsageError("--tensorboard is written by Ray Tune; leave it out with --local")
-    view = LiveView(runs)
-    sources, searches = requested_features(request), list[Tune]()
-    for algorithm, found in spaces.items():
-        with asked.trying(algorithm):
-            searches += [
-                Tune.of(
-                    source,
-                    algorithm,
-                    found,
-                    view,
-                    search=search,
-                    trials=trials,
-                    rule=rule,
-                    score_kind=score_kind,
-                    options=options,
-                    memory=budget if POSTPROCESSORS.info(algorithm).bounds_memory else None,
-                    training=request.options,
-                    share_trunk=share_trunk,
-                )
-                for source in sources
-            ]
-    asked.require_some(searches)
-    if budget is not None and not any(POSTPROCESSORS.info(tune.config.algorithm).bounds_memory for tune in searches):
-        raise UsageError(
-            f"--memory bounds distances that settings share, and --alg {asked.text} keeps none; leave it out"
-        )
-    with open_session(address, local, view.dashboard) as session:
-        if dry_run:
-            possible = list[Tune]()
-            for tune in searches:
-                with asked.trying(tune.config.algorithm):
-                    tune.check()
-                    possible.append(tune)
-            asked.require_some(possible)
-            print_plan(plan(possible, session), json)
-            return
-        states = [tune.state() for tune in searches]
-        if set(states) == {"done"}:
-            view.say("the search is complete already; nothing was run again")
-        begun = [tune for tune, state in zip(searches, states, strict=True) if state == "resumable"]
-        _ask_to_resume(begun, resume or yes)
-        finished = asked.ensure(searches, session, yes=yes)
-    reports = [
-        report_of([tune.search() for tune in finished if tune.config.algorithm == algorithm])
-        for algorithm in dict.fromkeys(tune.config.algorithm for tune in finished)
-    ]
+    if dry_run:
+        print_plan(result.plan, json)
+        return
     if json:
-        print_json({"algorithms": reports, "left_out": asked.left_out} if asked.several else reports[0])
-    elif asked.several:
-        print_reports(reports)
+        several = {"algorithms": result.reports, "left_out": result.left_out}
+        print_json(several if result.several else result.reports[0])
+    elif result.several:
+        print_reports(result.reports)
     else:
-        print_report(reports[0])
-    for report in reports:
-        print_warnings(report, several=asked.several)
+        print_report(result.reports[0])
+    for report in result.reports:
+        print_warnings(report, several=result.several)
 
 
 # --- what is asked for -------------------------------------------------------------------------------------------
@@ -268,51 +212,3 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if min(seeds) < 0:
         raise UsageError(f"--seeds {text!r}: a seed is 0 or above")
     return seeds
-
-
-def _space(
-    algorithm: str, search: str, score_kind: ScoreKind | None, path: Path | None, overrides: list[str]
-) -> SearchSpace:
-    from oscbench.postprocessors import POSTPROCESSORS
-    from oscbench.postprocessors.base import usable_score_kind
-    from oscbench.tuning.space import load_space
-
-    params = POSTPROCESSORS.info(algorithm).params
-    if score_kind is not None:
-        usable_score_kind(algorithm, score_kind)
-    space = load_space(algorithm, params, path=path, overrides=overrides)
-    if search != "grid" and space.grid and not space.ranges:
-        raise UsageError(f"the search space of {algorithm} has no ranges: section; add one or use --search grid")
-    return space
-
-
-def _recipe(algorithm: str, name: str | None, share_trunk: bool) -> list[str]:
-    """What ``--recipe`` and ``--share-trunk`` set, in the form of ``--set``."""
-    from oscbench.postprocessors import POSTPROCESSORS
-    from oscbench.registry import nearest
-
-    method = POSTPROCESSORS.info(algorithm)
-    if (name is not None or share_trunk) and not method.fine_tunes:
-        option = f"--recipe {name}" if name is not None else "--share-trunk"
-        raise UsageError(f"{option} is for algorithms that fine-tune, and {algorithm} does not; leave it out")
-    if name is not None and name not in method.recipes:
-        raise UsageError(f"unknown recipe {name!r}{nearest(name, method.recipes)} (one of {', '.join(method.recipes)})")
-    changes = dict(method.recipes[name] if name is not None else {}) | ({"trunk": "frozen"} if share_trunk else {})
-    return [f"{parameter}={value}" for parameter, value in changes.items()]
-
-
-def _ask_to_resume(begun: list[Tune], agreed: bool) -> None:
-    """One question for all searches that an earlier run has left unfinished."""
-    unfinished = [(tune, tune.finished_before()) for tune in begun]
-    unfinished = [(tune, done) for tune, done in unfinished if done]
-    if not unfinished:
-        return
-    for tune, _ in unfinished:
-        tune.refuse_busy()  # somebody may be working on it: say that, rather than ask to go on with it
-    if agreed:
-        return
-    state = ", ".join(f"{tune.folder} has {done} of {tune.total} trials" for tune, done in unfinished)
-    if not sys.stdin.isatty():
-        raise UsageError(f"an unfinished search is there ({state}); add --resume to go on with it")
-    if not typer.confirm(f"An unfinished search is there ({state}). Go on with it?", default=True, err=True):
-        raise StoppedError("nothing was run, and the search is left as it is; another --runs folder begins a new one")

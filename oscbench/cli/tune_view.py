@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from oscbench.cli.common import print_rows
+from oscbench.errors import UsageError
 from oscbench.progress import LOG_EVERY_SECONDS, duration
 from oscbench.tuning.trials import RATES, plain_value, ranked, trial_id
 
@@ -49,6 +51,12 @@ class LiveView:
     def dashboard(self, dashboard: Dashboard) -> None:
         """Where the cluster can be watched, and how to get in."""
         self.say(f"Ray dashboard: {dashboard.url}  ({dashboard.entry})")
+
+    def wants_to_go_on(self, state: str) -> bool:
+        """Asks on a terminal; elsewhere the answer has to be given beforehand."""
+        if not sys.stdin.isatty():
+            raise UsageError(f"an unfinished search is there ({state}); add --resume to go on with it")
+        return typer.confirm(f"An unfinished search is there ({state}). Go on with it?", default=True, err=True)
 
     def begin(self, run: SearchRun) -> None:
         """A search starts or goes on."""

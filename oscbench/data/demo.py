@@ -13,6 +13,7 @@ from oscbench.artifacts import atomic_folder, write_text
 from oscbench.data.looks import GENERATOR, draw_images
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.labels import ProgressFn
+from oscbench.numerics.threads import usable_cpus
 from oscbench.protocols.base import Protocol
 from oscbench.protocols.wordnet import load_tree
 from oscbench.records import fingerprint
@@ -82,7 +83,7 @@ def draw_demo(
     missing = [job for job in jobs if not _is_drawn(job)]
     total = sum(job.count for job in jobs)
     done = total - sum(job.count for job in missing)
-    workers = min(workers or len(os.sched_getaffinity(0)), max(1, len(missing)))
+    workers = min(workers or usable_cpus(), max(1, len(missing)))
     with ThreadPoolExecutor(workers) as pool:
         waiting = {pool.submit(_draw_class, job): job for job in missing}
         try:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from oscbench.data.augment import RANDAUGMENT, centre_windows, hashed_bits, train_windows
@@ -22,6 +21,8 @@ from oscbench.errors import OscbenchError, UsageError
 from oscbench.labels import IntArray
 
 if TYPE_CHECKING:
+    import torch
+
     from oscbench.data.samples import SampleTable
 
 logger = logging.getLogger(__name__)
@@ -222,6 +223,8 @@ def to_floats(pixels: NDArray[np.uint8], table: NDArray[np.float32]) -> NDArray[
 
 def make_batch(images: NDArray[np.float32], ids: IntArray, labels: IntArray) -> Batch:
     """A batch of these images, with the labels that the whole split's ``labels`` give to ``ids``."""
+    import torch
+
     return Batch(torch.from_numpy(images), torch.from_numpy(labels[ids]), torch.from_numpy(ids.copy()))
 
 
@@ -229,6 +232,8 @@ def randaugmented(pixels: NDArray[np.uint8], ids: IntArray, config: LoaderConfig
     """(B, H, W, 3) pixels after RandAugment, each image under its own hashed seed; unchanged when it is off."""
     if config.randaugment is None or not config.train:
         return pixels
+    import torch
+
     from oscbench.torchvision_import import torchvision
 
     v2 = importlib.import_module(f"{torchvision.__name__}.transforms.v2")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from oscbench.labels import NEGATIVE
 from oscbench.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Criterion(Protocol):
@@ -75,6 +75,8 @@ def weighted_mean(criterion: Criterion, logits: Tensor, embedding: Tensor, label
 
 def soft_targets(labels: Tensor, n_outputs: int, negative_row: Tensor, label_smoothing: float) -> Tensor:
     """(B, C) target distributions: one-hot (smoothed) for known samples, ``negative_row`` for negatives."""
+    import torch
+
     known = torch.nn.functional.one_hot(labels.clamp(min=0), n_outputs).to(negative_row.dtype)
     known = known * (1.0 - label_smoothing) + label_smoothing / n_outputs
     return torch.where((labels <= NEGATIVE)[:, None], negative_row[None, :], known)
@@ -82,5 +84,7 @@ def soft_targets(labels: Tensor, n_outputs: int, negative_row: Tensor, label_smo
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """(B,) ``-sum(targets * log_softmax(logits))``, computed in at least single precision."""
+    import torch
+
     exact = logits if logits.dtype == torch.float64 else logits.float()
     return -(targets * torch.log_softmax(exact, dim=1)).sum(dim=1)

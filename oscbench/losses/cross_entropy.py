@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from oscbench.labels import NEGATIVE
 from oscbench.losses.base import LOSSES, LossSpec, TrainingClasses, soft_cross_entropy, soft_targets
 from oscbench.registry import About, NoParams
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class SoftmaxCriterion:
@@ -18,6 +20,8 @@ class SoftmaxCriterion:
 
     def losses(self, logits: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
         """(B,) cross entropy; a negative sample, met only in validation, counts nothing."""
+        import torch
+
         no_target = torch.zeros(logits.shape[1], dtype=torch.float32, device=logits.device)
         targets = soft_targets(labels, logits.shape[1], no_target, self.classes.label_smoothing)
         return soft_cross_entropy(logits, targets)
@@ -39,6 +43,8 @@ class GarbageCriterion:
 
     def losses(self, logits: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
         """(B,) weighted cross entropy; the target of a negative sample is output K."""
+        import torch
+
         n_outputs = logits.shape[1]
         negative = torch.zeros(n_outputs, dtype=torch.float32, device=logits.device)
         negative[-1] = 1.0
@@ -49,6 +55,8 @@ class GarbageCriterion:
 
     def weights(self, labels: Tensor) -> Tensor:
         """(B,) weight of each sample's class."""
+        import torch
+
         rows = torch.where(labels <= NEGATIVE, len(self.class_weights) - 1, labels)
         return self.class_weights.to(labels.device)[rows]
 
@@ -59,6 +67,8 @@ def balanced_weights(counts: tuple[int, ...]) -> Tensor:
     >>> balanced_weights((10, 10, 40))
     tensor([2.0000, 2.0000, 0.5000])
     """
+    import torch
+
     tally = torch.tensor(counts, dtype=torch.float64)
     if not bool((tally > 0).all()):
         empty = int(torch.nonzero(tally == 0)[0])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from oscbench.losses.base import LOSSES, LossSpec, TrainingClasses, soft_cross_entropy, soft_targets
 from oscbench.registry import About
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class EosCriterion:
 
     def losses(self, logits: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
         """(B,) cross entropy against the one-hot or the uniform target."""
+        import torch
+
         n_outputs = logits.shape[1]
         uniform = torch.full((n_outputs,), self.params.negative_weight / n_outputs, device=logits.device)
         targets = soft_targets(labels, n_outputs, uniform, self.classes.label_smoothing)
@@ -41,6 +44,8 @@ class EosCriterion:
 
     def weights(self, labels: Tensor) -> Tensor:
         """(B,) ones."""
+        import torch
+
         return torch.ones(len(labels), device=labels.device)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from oscbench.labels import NEGATIVE
 from oscbench.losses.base import LOSSES, LossSpec, TrainingClasses
 from oscbench.losses.eos import EosCriterion, EosParams
 from oscbench.registry import About
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,8 @@ class ObjectosphereCriterion:
 
     def losses(self, logits: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
         """(B,) entropic loss plus the magnitude term."""
+        import torch
+
         exact = embedding if embedding.dtype == torch.float64 else embedding.float()
         # the square root has no gradient at the origin, where an embedding may lie exactly
         magnitude = torch.sqrt((exact**2).sum(dim=1) + 1e-24)

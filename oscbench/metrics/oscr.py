@@ -254,3 +254,9 @@ def auoscr(curve: OscrCurve, *, rule: AreaRule) -> float:
     if rule == "trapezoid":
         return float(np.sum(width * (curve.ccr + above)) / 2)
     raise ValueError(f"rule is 'step' or 'trapezoid', got {rule!r}")
+
+
+def step_points(curve: OscrCurve) -> tuple[FloatArray, FloatArray]:
+    """Each reachable FPR, ascending, with the largest CCR it allows: between two of them the CCR does not change."""
+    first_of_equals = np.append(True, curve.fpr[1:] != curve.fpr[:-1])  # CCR falls along the curve
+    return curve.fpr[first_of_equals][::-1], curve.ccr[first_of_equals][::-1]

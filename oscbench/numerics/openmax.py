@@ -10,7 +10,6 @@ precision, of the code behind the published tables.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
@@ -21,6 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from oscbench.labels import FloatArray
+from oscbench.numerics.threads import usable_cpus
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
@@ -214,7 +214,7 @@ def _on_blocks(function: Callable[[slice], None], n: int) -> None:
             function(block)
 
     with ThreadPoolExecutor() as pool:
-        others = [pool.submit(work) for _ in range(len(os.sched_getaffinity(0)) - 1)]
+        others = [pool.submit(work) for _ in range(usable_cpus() - 1)]
         work()
         for other in others:
             other.result()

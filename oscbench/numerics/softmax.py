@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from oscbench.labels import FloatArray
@@ -25,6 +24,8 @@ def single_softmax(logits: FloatArray) -> NDArray[np.float32]:
     >>> single_softmax(np.array([[20.0, 0.0]])).tolist()
     [[1.0, 2.06115369216775e-09]]
     """
+    import torch
+
     single = torch.from_numpy(np.array(logits, np.float32))
     return np.asarray(torch.softmax(single, dim=1).numpy())
 

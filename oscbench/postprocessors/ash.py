@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from oscbench.numerics.shaping import kept_features, top_logits
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows, log_sum_exp
 from oscbench.postprocessors.scale import LARGEST_EXPONENT, check_percentile
@@ -68,6 +67,8 @@ class Ash(SharedFit):
 
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""
+        from oscbench.numerics.shaping import kept_features, top_logits
+
         features = rows.features()
         kept = [kept_features(features.shape[1], setting.percentile) for setting in self.settings]
         distinct = np.array(sorted(set(kept)))

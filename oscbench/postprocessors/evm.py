@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,7 @@ from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import NEGATIVE, ProgressFn, check_finite
 from oscbench.metrics import Predictions
 from oscbench.notes import Note, merge_notes
-from oscbench.numerics.evm.fits import FitCounts, InclusionKind
 from oscbench.numerics.evm.gallery import Gallery, Metric
-from oscbench.numerics.evm.source import LocalSource, Meter, NeighborSource
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
@@ -32,6 +30,10 @@ from oscbench.postprocessors.base import (
     require_width,
 )
 from oscbench.records import check_choices
+
+if TYPE_CHECKING:
+    from oscbench.numerics.evm.fits import FitCounts, InclusionKind
+    from oscbench.numerics.evm.source import LocalSource, NeighborSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,8 @@ class Evm(OnePass):
     bounds_memory = True
 
     def __init__(self, params: EvmParams | None = None, score_kind: ScoreKind | None = None) -> None:
+        from oscbench.numerics.evm.fits import FitCounts
+
         self.params = params or EvmParams()
         self.score_kind: ScoreKind = require_score_kind("evm", score_kind)
         self.counts = FitCounts()
@@ -107,6 +111,8 @@ class Evm(OnePass):
 
     def fit(self, train: FeatureSet) -> Self:
         """Fits the tail of each correctly classified row, and reduces the rows where a cover threshold asks for it."""
+        from oscbench.numerics.evm.source import LocalSource
+
         with _usage_errors():
             source = LocalSource(self.gallery(train, self.params), precision="float64", keep_tails=False)
             source.fit([self.params])
@@ -149,6 +155,8 @@ class Evm(OnePass):
                 with a cover threshold below 1 are always computed by this process.
             progress: Called as ``progress(done, total)``.
         """
+        from oscbench.numerics.evm.source import Meter
+
         kind = _inclusion_kind(require_score_kind("evm", score_kind))
         check_finite(queries.embedding, "embedding")
         require_width(queries.embedding, train.embedding.shape[1], "embeddings")
@@ -183,6 +191,8 @@ class Evm(OnePass):
             make_source: Who computes; default: this process.
             progress: Called as ``progress(done, total)``.
         """
+        from oscbench.numerics.evm.source import LocalSource
+
         if len({(params.metric, params.negatives) for params in settings}) != 1:
             return None
         longest = max(settings, key=lambda params: params.tail_size)
@@ -218,6 +228,8 @@ def _computed_by(
     train: FeatureSet, settings: Sequence[EvmParams], source: NeighborSource | None
 ) -> Iterator[tuple[list[int], NeighborSource]]:
     """Positions of settings that share a gallery, with who computes them."""
+    from oscbench.numerics.evm.source import LocalSource
+
     if source is not None and len({(params.metric, params.negatives) for params in settings}) > 1:
         raise UsageError("one source serves one metric and one choice of negatives; leave the source out for several")
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from oscbench.errors import UsageError
 from oscbench.notes import Note
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Posthoc, Rows, TrainingRows
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ def log_entropy_terms(logits: Array) -> torch.Tensor:
     The largest probability is 1 / (1 + r), r the sum of the other exponentials relative to its own, so that its terms
     are logarithms of r and 1 + r; all others are at most 1/2.
     """
+    import torch
+
     below = torch.from_numpy(-np.sort(-logits, axis=1))  # numpy's sort is several times faster than torch's
     below = below - below[:, :1]
     powers = torch.exp(below[:, 1:])
@@ -50,6 +55,8 @@ def log_entropy_terms(logits: Array) -> torch.Tensor:
 
 def entropies(terms: torch.Tensor, gamma: float) -> Array:
     """(N, K) sum over the M largest p of p^gamma (1 - p)^gamma, for every M = 1..K."""
+    import torch
+
     return np.asarray(torch.cumsum(torch.exp(gamma * terms), dim=1).numpy())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,12 @@ from oscbench.errors import UsageError
 from oscbench.features import FeatureSet
 from oscbench.labels import FloatArray, ProgressFn
 from oscbench.notes import Note
-from oscbench.numerics.topk import ProductRows, ProductSource, nearest_rows, rows_of
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Layer, Posthoc, Rows, SharedFit, TrainingRows
 from oscbench.records import check_choices
+
+if TYPE_CHECKING:
+    from oscbench.numerics.topk import ProductSource
 
 LARGE_VALUES: Final = 1 << 24
 """Numbers of a gallery from which on it is kept and compared in float32: half the memory, twice as fast."""
@@ -58,6 +60,8 @@ class ComparesRows(SharedFit):
         progress: ProgressFn | None = None,
     ) -> Posthoc:
         """The fitted method, its large rows with whoever computes, the largest first: others may find no room."""
+        from oscbench.numerics.topk import ProductRows
+
         fitted = super().open_source(train, settings)
         assert isinstance(fitted, ComparesRows)
         if make_source is not None:
@@ -122,6 +126,8 @@ class Knn(ComparesRows):
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
+        from oscbench.numerics.topk import ProductRows
+
         self._labels = rows.labels.astype(np.int32)
         self._galleries = {layer: unit_gallery(rows, layer) for layer in {setting.layer for setting in self.settings}}
         self.sources = {layer: ProductRows(gallery) for layer, gallery in self._galleries.items()}
@@ -151,6 +157,8 @@ class Knn(ComparesRows):
         self, layer: Layer, units: Array, k: NDArray[np.int64], name_nearest: bool
     ) -> tuple[Array, NDArray[np.intp] | None]:
         """(N, len(k)) cosines with the k-th nearest rows, and (N,) the nearest where it is asked for."""
+        from oscbench.numerics.topk import nearest_rows, rows_of
+
         gallery, source, largest = self._galleries[layer], self.sources[layer], int(k.max())
         if gallery.dtype == np.float64:
             cosines = np.asarray(source.largest(units, largest)[:, k - 1], np.float64)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from oscbench.errors import UsageError
 from oscbench.labels import FloatArray
 from oscbench.notes import Note
-from oscbench.numerics.topk import ProductRows
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.knn import ComparesRows, unit_gallery
 from oscbench.postprocessors.posthoc import Array, Layer, Rows, TrainingRows, log_sum_exp
@@ -78,6 +77,8 @@ class Nnguide(ComparesRows):
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
+        from oscbench.numerics.topk import ProductRows
+
         energies = np.concatenate([log_sum_exp(block.logits) for _, block in rows.blocks(rows.n_known)])
         if low := int(np.count_nonzero(energies <= 0)):
             form = "NNGuide: energies of {} of {} training rows are not positive; it was made for positive ones"

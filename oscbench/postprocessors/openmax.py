@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,6 @@ from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import FloatArray, ProgressFn, check_finite
 from oscbench.metrics import Predictions
 from oscbench.notes import Note
-from oscbench.numerics.kernels import fit_rows
-from oscbench.numerics.openmax import (
-    TailFits,
-    best_of_grid,
-    best_of_published_grid,
-    mean_distances,
-    published_scores,
-    rank_logits,
-    score_setting,
-)
 from oscbench.postprocessors.base import (
     NEVER_WINS,
     POSTPROCESSORS,
@@ -38,6 +28,9 @@ from oscbench.postprocessors.base import (
     require_width,
 )
 from oscbench.records import check_choices
+
+if TYPE_CHECKING:
+    from oscbench.numerics.openmax import TailFits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +107,8 @@ class OpenMax(OnePass):
 
     def score(self, inputs: Inputs) -> NDArray[np.float64]:
         """(N, K) probabilities, or their logarithms, of the known classes."""
+        from oscbench.numerics.openmax import published_scores, rank_logits, score_setting
+
         model = require_fitted(self._model, "OpenMax")
         logits, distances = model.look_at(inputs)
         scores = np.full((len(inputs), model.classes.n_known), NEVER_WINS[self.score_kind])
@@ -145,6 +140,8 @@ class OpenMax(OnePass):
 
         Distances are computed once, each tail is fitted once, and all alpha share one sort; ``source`` is not used.
         """
+        from oscbench.numerics.openmax import best_of_grid, best_of_published_grid
+
         require_score_kind("openmax", score_kind)
         model = _Model.fit(train, settings)
         logits, distances = model.look_at(queries)
@@ -245,6 +242,8 @@ def _distances(
     rows: FloatArray, means: NDArray[np.float64], what: str, names: Sequence[int] | NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """(N, L) cosine distances to unit vectors; a row without direction has none and is refused by name."""
+    from oscbench.numerics.openmax import mean_distances
+
     distances = mean_distances(rows, means)
     zero = np.flatnonzero(np.isnan(distances[:, 0]))
     if len(zero):
@@ -262,6 +261,9 @@ def _fit_tails(classes: _Classes, pairs: Sequence[tuple[int, float]]) -> tuple[T
     The kernel fits the smallest distances of a row, shifted by the largest of them; with the sign changed these are
     the largest ones. It is asked for one pair at a time, so that a fit does not depend on the others.
     """
+    from oscbench.numerics.kernels import fit_rows
+    from oscbench.numerics.openmax import TailFits
+
     counts = np.array([len(distances) for distances in classes.distances])
     tails = np.zeros((len(counts), counts.max()))
     for row, distances in zip(tails, classes.distances, strict=True):

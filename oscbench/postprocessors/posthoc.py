@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from oscbench.errors import UsageError
@@ -25,7 +24,6 @@ from oscbench.features import FeatureSet, Inputs
 from oscbench.labels import FloatArray, ProgressFn
 from oscbench.metrics import Predictions
 from oscbench.notes import Note, merge_notes
-from oscbench.numerics.evm.shard import workers
 from oscbench.postprocessors.base import (
     POSTPROCESSORS,
     GridAnswer,
@@ -295,6 +293,10 @@ class Posthoc(OnePass):
 
     def answer(self, inputs: Inputs, progress: ProgressFn | None = None) -> tuple[NDArray[np.int32], Array]:
         """Class and score of every row for every setting, both (N, S), block by block."""
+        import torch
+
+        from oscbench.numerics.evm.shard import workers
+
         rows = self.checked_rows(inputs)
         label, score = (
             np.empty((len(inputs), len(self.settings)), np.int32),

@@ -7,7 +7,6 @@ from typing import Final
 
 from oscbench.errors import UsageError
 from oscbench.numerics.softmax import softmax
-from oscbench.numerics.topk import ProductRows
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.knn import ComparesRows, unit_gallery
 from oscbench.postprocessors.posthoc import Array, Rows, TrainingRows
@@ -55,6 +54,8 @@ class Relation(ComparesRows):
 
     def learn(self, rows: TrainingRows) -> None:
         """See ``Posthoc``."""
+        from oscbench.numerics.topk import ProductRows
+
         gallery = unit_gallery(rows, "pooled")
         self.sources = {"pooled": ProductRows(gallery, softmax(rows.logits).astype(gallery.dtype))}
 

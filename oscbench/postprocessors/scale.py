@@ -8,7 +8,6 @@ from typing import Final, Literal
 import numpy as np
 
 from oscbench.errors import UsageError
-from oscbench.numerics.shaping import kept_features, top_shares
 from oscbench.postprocessors.base import POSTPROCESSORS, About
 from oscbench.postprocessors.posthoc import Array, Rows, SharedFit, TrainingRows, log_sum_exp
 from oscbench.records import check_choices
@@ -77,6 +76,8 @@ class Scale(SharedFit):
 
     def scores(self, rows: Rows) -> Array:
         """See ``Posthoc``."""
+        from oscbench.numerics.shaping import kept_features, top_shares
+
         features = rows.features()
         kept = [kept_features(features.shape[1], setting.percentile) for setting in self.settings]
         distinct = sorted(set(kept))

@@ -37,7 +37,8 @@ def write_plots(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], 
 
 def write_ranking(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path) -> list[Path]:
     """Writes ``ranking`` and the OSCR curves of the best; histograms of dozens of runs nobody would look at."""
-    from oscbench.report.plots import ranking_figure, save_figure
+    from oscbench.report.plots.ranking import ranking_figure
+    from oscbench.report.plots.style import save_figure
     from oscbench.report.ranking import ranking
 
     standings = ranking((run.title, parts) for run, parts in zip(runs, figures, strict=True))
@@ -67,7 +68,8 @@ def unique_labels(runs: Sequence[Run]) -> list[str]:
 
 def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path) -> list[Path]:
     """OSCR of all runs, a file for each split and axis, negatives and unknowns side by side."""
-    from oscbench.report.plots import oscr_figure, save_figure
+    from oscbench.report.plots.oscr import oscr_figure
+    from oscbench.report.plots.style import save_figure
 
     by_split: dict[str, dict[str, dict[str, OscrCurve]]] = {}
     for label, splits in zip(unique_labels(runs), figures, strict=True):
@@ -84,7 +86,9 @@ def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], f
 
 
 def _write_scores_and_confusion(run: Run, folder: Path, suffix: str, fpr: float) -> list[Path]:
-    from oscbench.report.plots import confusion_figure, histogram_figure, save_figure
+    from oscbench.report.plots.confusion import confusion_figure
+    from oscbench.report.plots.scores import histogram_figure
+    from oscbench.report.plots.style import save_figure
     from oscbench.report.tables import confusion_table
 
     label, kind = run.title.label, run.title.score_kind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from oscbench.data.convert import (
 )
 from oscbench.errors import OscbenchError
 from oscbench.labels import SPLITS
+from oscbench.numerics.threads import usable_cpus
 from oscbench.progress import duration, show_progress
 from oscbench.stages.runner import Session
 from oscbench.stages.samples import Samples
@@ -112,7 +112,7 @@ class Beton(Stage[ConvertConfig, BetonResult]):
         """By the time that eight images take, for the splits that are left."""
         counts = self.samples.expected_counts()
         n_images = sum(counts[s].samples for s in SPLITS if finished_file(self.file(s), self.fingerprint) is None)
-        processes = self.processes or len(os.sched_getaffinity(0))
+        processes = self.processes or usable_cpus()
         tables = self.samples.tables
         if tables is None:
             return n_images * DEMO_SECONDS_PER_IMAGE / processes
@@ -124,7 +124,7 @@ class Beton(Stage[ConvertConfig, BetonResult]):
     def make(self, work: Path, session: Session) -> BetonResult:
         """Converts the splits that an earlier run has not finished."""
         require_ffcv()
-        processes = self.processes or len(os.sched_getaffinity(0))
+        processes = self.processes or usable_cpus()
         files: dict[str, ConvertedFile] = {}
         for split in SPLITS:
             beton = work / f"{split}.beton"

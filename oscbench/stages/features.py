@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from oscbench.origin import Origin
 from oscbench.progress import duration, show_progress
 from oscbench.protocols.base import load_protocol
 from oscbench.records import fingerprint
-from oscbench.resources import WorkerAsk
 from oscbench.stages.beton import Beton
 from oscbench.stages.given_network import given_network
 from oscbench.stages.network import Network, TrainedHere
@@ -31,7 +30,9 @@ from oscbench.stages.stage import Given, Room, Stage
 from oscbench.stages.training import TrainingOptions, network_in_use
 from oscbench.stages.workspace import Workspace, open_workspace
 from oscbench.training.estimate import extraction_seconds
-from oscbench.training.extract import ExtractionJob, Rows, network_head
+
+if TYPE_CHECKING:
+    from oscbench.training.extract import Rows
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,6 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
     Attributes:
         network: Whose outputs; the same stage as among the inputs.
         samples: Of which images; likewise.
-        ask: What each extracting worker gets.
     """
 
     name = "features"
@@ -71,7 +71,6 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
 
     network: Network[Any, Any]
     samples: Samples
-    ask: WorkerAsk = WorkerAsk()
 
     @classmethod
     def of(cls, workspace: Workspace, network: Network[Any, Any], options: TrainingOptions) -> Features:
@@ -107,6 +106,11 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
         """What tables say about these features."""
         return self.network.origin
 
+    @property
+    def on_gpu(self) -> bool:
+        """See ``Stage.on_gpu``."""
+        return True
+
     def load(self) -> FeatureSplits:
         """The finished feature sets, memory-mapped."""
         return load_feature_folder(self.folder)
@@ -136,6 +140,8 @@ class Features(Stage[FeaturesConfig, FeaturesResult]):
         )
 
     def _extract(self, folder: Path, split: str, session: Session) -> None:
+        from oscbench.training.extract import ExtractionJob, network_head
+
         started, view = time.monotonic(), self.network.view
         beton = self.inputs.get("beton")
         images = self.samples.data_split(split, beton.file(split) if isinstance(beton, Beton) else None)

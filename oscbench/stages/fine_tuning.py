@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from oscbench.stages.runner import OpenRunner, Runner, Session
 from oscbench.stages.stage import ensure
 from oscbench.training.checkpoint import LAST, Checkpoint
 from oscbench.training.epoch_metrics import EpochRow
-from oscbench.training.model import network_without_weights
-from oscbench.training.proser import ProserTask, SharedTask, SharedTrunk, fine_tuning_recipe, trunk_cut
-from oscbench.training.recipes import TrainConfig
+from oscbench.training.recipes import TrainConfig, fine_tuning_recipe
 from oscbench.tuning.evaluator import (
     EvaluationOptions,
     Outcome,
@@ -37,6 +35,12 @@ from oscbench.tuning.evaluator import (
 from oscbench.tuning.search import Search
 from oscbench.tuning.space import Setting
 from oscbench.tuning.trials import RATES
+
+if TYPE_CHECKING:
+    from oscbench.training.proser import ProserTask, SharedTask
+
+WITH_STAGES: Final = frozenset({"tiny", "resnet50"})
+"""Networks that need not be built to know that PROSER can cut them in two; of others ``trunk_cut`` tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +128,8 @@ class SharedFineTuning(_OnKnownSamples[SharedConfig]):
     @property
     def task(self) -> SharedTask:
         """See ``TrainedHere.task``."""
+        from oscbench.training.proser import SharedTask
+
         return SharedTask(self.config.setting, self.config.dummies)
 
     @property
@@ -178,6 +184,8 @@ class FineTuning(_OnKnownSamples[FineTuningConfig]):
     @property
     def task(self) -> ProserTask:
         """See ``TrainedHere.task``."""
+        from oscbench.training.proser import ProserTask
+
         return ProserTask(self.config.setting)
 
     @property
@@ -215,6 +223,8 @@ class FineTuning(_OnKnownSamples[FineTuningConfig]):
         shared = self.inputs.get("shared")
         if not isinstance(shared, SharedFineTuning):
             return super().make(work, session)
+        from oscbench.training.proser import SharedTrunk
+
         found, result = Checkpoint.load(shared.weights), shared.result
         weights = SharedTrunk.member_weights(found.model, self.dummies)
         dataclasses.replace(found, model=weights, optimizer={}, scaler={}, fingerprint=self.fingerprint).save(
@@ -372,7 +382,11 @@ def check_base(features: Features) -> None:
             f"{base.folder} has {base.dummies} dummies already, it was fine-tuned by {Proser.name}; give the network "
             f"it was made from, or take it as it is (`oscbench extract --checkpoint`, then `oscbench evaluate`)"
         )
-    trunk_cut(network_without_weights(base.view.network, base.n_outputs).resnet_base)
+    if base.view.network not in WITH_STAGES:
+        from oscbench.training.model import network_without_weights
+        from oscbench.training.proser import trunk_cut
+
+        trunk_cut(network_without_weights(base.view.network, base.n_outputs).resnet_base)
     if base.samples.state() == "done":
         check_validation(np.asarray(base.samples.table("val").labels), str(base.samples.folder / "val"))
 

@@ -19,7 +19,6 @@ from oscbench.stages.runner import Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.workspace import Workspace
 from oscbench.training.checkpoint import LAST, Checkpoint
-from oscbench.training.extract import network_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +126,8 @@ def given_network(
         seed: Under which seed its results are shown.
         network: Architecture; default: as the file says, else ``resnet50``.
     """
+    from oscbench.training.extract import network_in
+
     LOSSES.info(loss)
     found = Checkpoint.load(file)
     known = found.origin.config

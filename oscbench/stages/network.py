@@ -16,17 +16,16 @@ from oscbench.losses import LOSSES
 from oscbench.origin import Origin
 from oscbench.progress import duration
 from oscbench.records import sha256_file
-from oscbench.resources import WorkerAsk, WorkerShare
+from oscbench.resources import WorkerShare
 from oscbench.stages.beton import Beton
 from oscbench.stages.runner import Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.stage import Stage
 from oscbench.training.checkpoint import BEST, LAST
-from oscbench.training.epoch_metrics import EpochLog, EpochRow, selection_score
+from oscbench.training.epoch_metrics import EPOCHS, EpochLog, EpochRow, read_epochs, selection_score
 from oscbench.training.estimate import forward_flops, training_seconds
 from oscbench.training.job import LossTask, Task, TrainingJob
 from oscbench.training.recipes import TrainConfig
-from oscbench.training.run import EPOCHS, read_epochs
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +152,6 @@ class TrainedHere(Network[C, TrainingResult]):
     """``last.pth``, ``best.pth`` and ``epochs.csv``; goes on after any interruption to the same weights.
 
     Attributes:
-        ask: What each worker gets.
         tensorboard: Also write TensorBoard files.
         on_epoch: Told each finished epoch; by default a line in the log.
     """
@@ -161,7 +159,6 @@ class TrainedHere(Network[C, TrainingResult]):
     result_type = TrainingResult
     resumes = spreads = True
 
-    ask: WorkerAsk = WorkerAsk()
     tensorboard: bool = False
     on_epoch: Callable[[EpochRow], None] = field(default_factory=EpochLog)
 
@@ -169,6 +166,16 @@ class TrainedHere(Network[C, TrainingResult]):
     @abstractmethod
     def training(self) -> TrainConfig:
         """How it is trained."""
+
+    @property
+    def workers(self) -> int:
+        """See ``Stage.workers``."""
+        return self.training.workers
+
+    @property
+    def on_gpu(self) -> bool:
+        """See ``Stage.on_gpu``."""
+        return True
 
     @property
     def task(self) -> Task:

@@ -73,11 +73,18 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """Everything in this process: for tests, for debugging (``--local``), and where Ray cannot be started."""
+    """Everything in this process: for tests, for debugging (``--local``), and where Ray cannot be started.
+
+    Args:
+        have: What it may use; default: all of this machine.
+    """
+
+    def __init__(self, have: Resources | None = None) -> None:
+        self._have = have
 
     def resources(self) -> Resources:
-        """Those of this machine."""
-        return Resources.here()
+        """What it may use."""
+        return self._have or Resources.here()
 
     def training_share(self, workers: int, ask: WorkerAsk) -> WorkerShare:
         """All CPUs for the one worker there is."""
@@ -94,7 +101,8 @@ class LocalRunner:
         """See ``Runner.train``."""
         import torch
 
-        from oscbench.training.run import EPOCHS, read_epochs, run_training
+        from oscbench.training.epoch_metrics import EPOCHS, read_epochs
+        from oscbench.training.run import run_training
         from oscbench.training.workers import Workers
 
         shown = len(read_epochs(job.folder / EPOCHS))
@@ -135,9 +143,9 @@ class LocalRunner:
         return in_process
 
 
-def in_process() -> contextlib.AbstractContextManager[Runner]:
-    """Enters the executor that is the process itself."""
-    return contextlib.nullcontext(LocalRunner())
+def in_process(have: Resources | None = None) -> contextlib.AbstractContextManager[Runner]:
+    """Enters the executor that is the process itself, with what it may use of the machine."""
+    return contextlib.nullcontext(LocalRunner(have))
 
 
 class Session:

@@ -74,6 +74,12 @@ class Scores(Stage[ScoresConfig, ScoresResult]):
         """See ``Stage.describe``."""
         return f"{self.config.algorithm} on {self.features.folder}"
 
+    @property
+    def on_gpu(self) -> bool:
+        """Where the network that it scores has to be looked at again first."""
+        search = self.inputs.get("tune")
+        return isinstance(search, Tune | FinishedSearch) and bool(search.config.workers)
+
     def load(self) -> dict[str, ScoreSet]:
         """The finished score sets by split."""
         return {split: ScoreSet.load(self.folder / split) for split in self.result.scores}

@@ -16,7 +16,6 @@ from oscbench.metrics import CcrRule
 from oscbench.origin import Origin
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.postprocessors.base import usable_score_kind
-from oscbench.resources import WorkerAsk
 from oscbench.stages.features import AnyFeatures, Features
 from oscbench.stages.fine_tuning import FineTuningTrials, check_base, fine_tuning_seconds
 from oscbench.stages.runner import SearchOptions, Session
@@ -96,7 +95,6 @@ class Tune(Stage[SearchConfig, SearchResult]):
         trials: How many settings a budgeted search tries; a grid is always tried whole.
         options: How it is run.
         memory: Bytes that distances and fits may take in each process; ``None``: no limit.
-        ask: What each worker of a trial that trains gets.
         view: Who is told what happens.
     """
 
@@ -109,7 +107,6 @@ class Tune(Stage[SearchConfig, SearchResult]):
     trials: int = DEFAULT_TRIALS
     options: SearchOptions = SearchOptions()
     memory: int | None = None
-    ask: WorkerAsk = WorkerAsk()
     view: SearchView
 
     @classmethod
@@ -209,6 +206,20 @@ class Tune(Stage[SearchConfig, SearchResult]):
         super().admit(session)
         if self.base is not None:
             session.runner.training_share(self.config.workers, self.ask)
+
+    @property
+    def workers(self) -> int:
+        """Of each trial that trains."""
+        return max(1, self.config.workers)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Where its trials train."""
+        return self.base is not None
+
+    def how_far(self) -> str:
+        """See ``Stage.how_far``."""
+        return f" after {self.finished_before()} of {self.total} trials"
 
     @property
     def base(self) -> Features | None:

@@ -33,6 +33,7 @@ from oscbench.artifacts import (
 from oscbench.errors import OscbenchError, StoppedError, UsageError
 from oscbench.progress import duration
 from oscbench.records import SCHEMA, fingerprint
+from oscbench.resources import WorkerAsk
 from oscbench.stages.runner import Session
 from oscbench.store import Store
 
@@ -125,6 +126,7 @@ class Stage(_Travels, ABC, Generic[C, R]):
         room: Where its folder lies.
         config: What decides it, besides its inputs.
         inputs: The stages it is made from, by what they are to it.
+        ask: What each worker is to get, where several can share its work.
     """
 
     name: ClassVar[str]
@@ -138,6 +140,7 @@ class Stage(_Travels, ABC, Generic[C, R]):
     room: Room
     config: C
     inputs: Mapping[str, Stage[Any, Any]] = field(default_factory=dict)
+    ask: WorkerAsk = WorkerAsk()
 
     # --- what it is ------------------------------------------------------------------------------------------------
 
@@ -237,6 +240,16 @@ class Stage(_Travels, ABC, Generic[C, R]):
         """Raises where the executor could never make the stage; called before anything of it is written."""
         if self.spreads:
             _ = session.runner
+
+    @property
+    def workers(self) -> int:
+        """Processes that do its work together; several need an executor that spreads over them."""
+        return 1
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it computes on a GPU where there is one."""
+        return False
 
     def seconds(self, session: Session) -> float | None:
         """About how long what is missing of it takes; ``None``: not worth saying."""
@@ -365,12 +378,12 @@ def plan(wanted: Sequence[Stage[Any, Any]], session: Session, *, anew: bool = Fa
     Inputs of a finished stage are shown too, but need not be there any more. Arguments as for ``ensure``.
     """
     steps = []
-    needed = {id(stage) for stage in _needed(wanted, anew)}
+    todo = {id(stage) for stage in needed(wanted, anew)}
     asked = {stage.path for stage in wanted}
-    for stage in _in_order(wanted):
+    for stage in in_order(wanted):
         state: State = "missing" if anew and stage.path in asked else stage.state()
         missing = state in ("missing", "resumable")
-        if missing and id(stage) not in needed:
+        if missing and id(stage) not in todo:
             continue
         steps.append(Step(stage, state, stage.seconds(session) if missing else None))
     return steps
@@ -399,7 +412,7 @@ def ensure(
             one that is not among these cannot, the error is raised.
     """
     asked = {stage.path for stage in wanted}
-    todo = _needed(wanted, anew)
+    todo = needed(wanted, anew)
     failed: dict[str, Exception] = {}
     missing = [stage for stage in todo if stage.path in asked]
     forgiving = functools.partial(_forgiving, asked=asked, missing=missing, forgiven=forgiven, failed=failed)
@@ -409,13 +422,13 @@ def ensure(
                 stage.check()
     for stage in todo:
         if stage.path not in failed and not yes and stage.path not in asked:
-            _refuse_long(stage, stage.seconds(session))
+            refuse_long(stage, stage.seconds(session))
     for stage in todo:
         with forgiving(stage) as go:
             if go:
                 _make(stage, session, anew=anew and stage.path in asked, in_use=in_use)
     made = {id(stage) for stage in todo}
-    for stage in _in_order([stage for stage in wanted if stage.path not in failed]):
+    for stage in in_order([stage for stage in wanted if stage.path not in failed]):
         if isinstance(stage, Given) or not stage.folder.exists():
             continue
         if in_use:
@@ -463,13 +476,14 @@ def _forgiving(
     except StoppedError:
         raise
     except Exception as error:
-        hit = {other.path for other in missing if stage.path in {step.path for step in _in_order([other])}}
+        hit = {other.path for other in missing if stage.path in {step.path for step in in_order([other])}}
         if not hit <= set(forgiven) or set(asked) <= hit | set(failed):
             raise
         failed[stage.path] = error
 
 
-def _refuse_long(stage: Stage[Any, Any], seconds: float | None) -> None:
+def refuse_long(stage: Stage[Any, Any], seconds: float | None) -> None:
+    """Raises where a stage takes so long that somebody must have agreed to it."""
     if seconds is not None and seconds > ASK_ABOVE_SECONDS:
         raise UsageError(
             f"{stage.name} is missing and would take about {duration(seconds)} ({stage.describe()}); add --yes to "
@@ -477,7 +491,7 @@ def _refuse_long(stage: Stage[Any, Any], seconds: float | None) -> None:
         )
 
 
-def _in_order(wanted: Sequence[Stage[Any, Any]]) -> list[Stage[Any, Any]]:
+def in_order(wanted: Sequence[Stage[Any, Any]]) -> list[Stage[Any, Any]]:
     """All stages of the graph, each once (by its folder), inputs before what is made from them."""
     found: dict[str, Stage[Any, Any]] = {}
 
@@ -491,10 +505,10 @@ def _in_order(wanted: Sequence[Stage[Any, Any]]) -> list[Stage[Any, Any]]:
     return list(found.values())
 
 
-def _needed(wanted: Sequence[Stage[Any, Any]], anew: bool) -> list[Stage[Any, Any]]:
+def needed(wanted: Sequence[Stage[Any, Any]], anew: bool = False) -> list[Stage[Any, Any]]:
     """The stages that have to be made, inputs first: what stands behind a finished stage is not asked for."""
     found: dict[str, Stage[Any, Any]] = {}
-    order = {stage.path: stage for stage in _in_order(wanted)}  # one object for each path
+    order = {stage.path: stage for stage in in_order(wanted)}  # one object for each path
     asked = {stage.path for stage in wanted} if anew else set()
 
     def visit(stage: Stage[Any, Any]) -> None:

@@ -8,17 +8,18 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from oscbench.artifacts import atomic_file
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.records import from_mapping
 from oscbench.training.epoch_metrics import EpochRow
-from oscbench.training.model import Classifier
 from oscbench.training.recipes import TrainConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from oscbench.training.model import Classifier
 
 LAST, BEST = "last.pth", "best.pth"
 _EXTRA = "oscbench"  # what the published format has no key for
@@ -67,6 +68,8 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Writes the file with the keys of the published format; a full disk leaves the earlier file as it was."""
+        import torch
+
         document = {
             "epoch": self.epoch,
             "model_state_dict": dict(self.model),
@@ -131,6 +134,8 @@ def _logits(weights: Mapping[str, Tensor]) -> Tensor:
 
 
 def _read(path: Path) -> Any:
+    import torch
+
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:

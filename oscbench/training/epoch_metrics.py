@@ -1,11 +1,16 @@
-"""The figures of one epoch, in the order of ``epochs.csv``."""
+"""The figures of one epoch, in the order of ``epochs.csv``, and that file."""
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from oscbench.artifacts import write_text
 from oscbench.labels import NEGATIVE
 from oscbench.metrics import (
     FPRS,
@@ -17,9 +22,13 @@ from oscbench.metrics import (
     confidence_of_samples,
     oscr_curve,
 )
-from oscbench.training.loop import Validation
+
+if TYPE_CHECKING:
+    from oscbench.training.loop import Validation
 
 logger = logging.getLogger(__name__)
+
+EPOCHS = "epochs.csv"
 
 _SHOWN = {
     "epoch": "epoch",
@@ -68,6 +77,23 @@ def validation_metrics(validation: Validation, *, n_outputs: int, n_known: int) 
 def selection_score(row: EpochRow) -> float:
     """By which epochs are compared: gamma, or gamma plus where a validation set without negatives leaves no gamma."""
     return row["gamma_plus"] if np.isnan(row["gamma"]) else row["gamma"]
+
+
+def write_epochs(path: Path, history: tuple[EpochRow, ...]) -> None:
+    """Writes the table of finished epochs whole or not at all."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([{name: f"{value:.6g}" for name, value in row.items()} for row in history])
+    write_text(path, text.getvalue())
+
+
+def read_epochs(path: Path) -> list[EpochRow]:
+    """The table of finished epochs; empty where there is none yet."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
 class EpochLog:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 
 from oscbench.data.loading import Backend, DataSplit
 from oscbench.errors import UsageError
@@ -15,10 +14,12 @@ from oscbench.labels import NEGATIVE, IntArray
 from oscbench.losses import LOSSES, Criterion, TrainingClasses
 from oscbench.records import from_mapping
 from oscbench.training.checkpoint import Checkpoint, load_weights
-from oscbench.training.loop import CriterionStep, TrainingStep
-from oscbench.training.model import Classifier, build_network
 from oscbench.training.order import steps_per_epoch
 from oscbench.training.recipes import TrainConfig
+
+if TYPE_CHECKING:
+    from oscbench.training.loop import TrainingStep
+    from oscbench.training.model import Classifier
 
 
 class Task(Protocol):
@@ -66,6 +67,10 @@ class LossTask:
 
     def network(self, job: TrainingJob) -> Classifier:
         """Seeded, or from the given checkpoint."""
+        import torch
+
+        from oscbench.training.model import build_network
+
         config = job.config
         torch.manual_seed(config.seed)
         network = build_network(config.network, LOSSES.get(config.loss).n_outputs(job.n_known), config.embedding_size)
@@ -76,6 +81,8 @@ class LossTask:
 
     def step(self, job: TrainingJob) -> TrainingStep:
         """The loss on logits."""
+        from oscbench.training.loop import CriterionStep
+
         return CriterionStep(self.criterion(job))
 
     def criterion(self, job: TrainingJob) -> Criterion:

@@ -24,7 +24,6 @@ from oscbench.training.checkpoint import Checkpoint, load_weights
 from oscbench.training.job import TrainingJob
 from oscbench.training.loop import Place, TrainingStep
 from oscbench.training.model import Classifier, OpenSetNetwork, build_network
-from oscbench.training.recipes import Recipe
 
 MASKED = -1e9
 """Logit of the class that is out of the question."""
@@ -365,18 +364,6 @@ def loss_terms(mixed: Outputs, clean: Outputs, labels: Tensor, *, every_dummy: b
 
 
 # --- the task ------------------------------------------------------------------------------------------------------
-
-
-def fine_tuning_recipe(params: ProserParams, *, normalise: bool) -> Recipe:
-    """How the network is fine-tuned: SGD at a constant rate, and the last epoch counts."""
-    return Recipe(
-        optimizer="sgd",
-        learning_rate=params.learning_rate,
-        weight_decay=5e-4,
-        epochs=params.epochs,
-        batch_size=32,
-        normalise=normalise,
-    )
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from oscbench.errors import UsageError
 from oscbench.registry import nearest
+
+if TYPE_CHECKING:
+    from oscbench.postprocessors.proser import ProserParams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,18 @@ def recipe_by_name(name: str) -> Recipe:
     if name not in RECIPES:
         raise UsageError(f"unknown recipe {name!r}{nearest(name, RECIPES)} (one of {', '.join(RECIPES)})")
     return RECIPES[name]
+
+
+def fine_tuning_recipe(params: ProserParams, *, normalise: bool) -> Recipe:
+    """How PROSER fine-tunes a network: SGD at a constant rate, and the last epoch counts."""
+    return Recipe(
+        optimizer="sgd",
+        learning_rate=params.learning_rate,
+        weight_decay=5e-4,
+        epochs=params.epochs,
+        batch_size=32,
+        normalise=normalise,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

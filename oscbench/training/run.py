@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -16,19 +14,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from oscbench.artifacts import write_text
 from oscbench.data.loading import Batch, DataSplit, ImageLoader, LoaderConfig, RandAugment, open_loader
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.training.allocator import reuse_freed_memory
 from oscbench.training.checkpoint import LAST, Checkpoint, CheckpointOrigin, load_weights, publish_best
-from oscbench.training.epoch_metrics import EpochRow, selection_score, validation_metrics
+from oscbench.training.epoch_metrics import EPOCHS, EpochRow, selection_score, validation_metrics, write_epochs
 from oscbench.training.job import TrainingJob
 from oscbench.training.loop import Place, train_epoch, validate
 from oscbench.training.order import epoch_order, evaluation_shard, worker_shares
 from oscbench.training.recipes import TrainConfig
 from oscbench.training.workers import Workers
-
-EPOCHS = "epochs.csv"
 
 
 def run_training(
@@ -265,23 +260,6 @@ def _grouped(batches: Iterator[Batch], sizes: list[int]) -> Iterator[list[Batch]
         yield list(islice(batches, size))
     for _ in batches:
         raise AssertionError("the loader gave more batches than were asked for")
-
-
-def write_epochs(path: Path, history: tuple[EpochRow, ...]) -> None:
-    """Writes the table of finished epochs whole or not at all."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([{name: f"{value:.6g}" for name, value in row.items()} for row in history])
-    write_text(path, text.getvalue())
-
-
-def read_epochs(path: Path) -> list[EpochRow]:
-    """The table of finished epochs; empty where there is none yet."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
 def open_board(folder: Path, first_epoch: int) -> Any:

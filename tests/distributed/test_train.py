@@ -26,11 +26,11 @@ from oscbench.distributed.extract import extract_on_ray
 from oscbench.distributed.train import WorkerShare, _raise_if_final, train_on_ray
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.training.checkpoint import LAST, Checkpoint
+from oscbench.training.epoch_metrics import EPOCHS
 from oscbench.training.extract import ExtractionJob, extract_rows
 from oscbench.training.job import TrainingJob
 from oscbench.training.model import build_network
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import EPOCHS
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 

@@ -30,9 +30,9 @@ from processes import (
 from train_driver import make_job
 
 from oscbench.training.checkpoint import LAST, Checkpoint
-from oscbench.training.epoch_metrics import validation_metrics
+from oscbench.training.epoch_metrics import EPOCHS, read_epochs, validation_metrics
 from oscbench.training.loop import Place, validate
-from oscbench.training.run import EPOCHS, _Session, read_epochs, run_training
+from oscbench.training.run import _Session, run_training
 from oscbench.training.workers import Workers
 
 pytestmark = pytest.mark.ray

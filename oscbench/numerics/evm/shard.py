@@ -8,7 +8,6 @@ into shards (see ``distances``), so the answer does not depend on it.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from oscbench.numerics.evm.gallery import Gallery, check_width, prepare_rows
 from oscbench.numerics.evm.tails import ROW_TILE, tiles
 from oscbench.numerics.evm.torch_engine import TorchEngine
 from oscbench.numerics.kernels import refine
+from oscbench.numerics.threads import usable_cpus
 from oscbench.numerics.weibull import probability_of
 
 Precision = Literal["float32", "float64"]
@@ -94,7 +94,7 @@ class RowShard:
         else:
             dtype = torch.float32 if precision == "float32" else torch.float64
             self.engine = TorchEngine(gallery, start, stop, dtype=dtype, device=device)
-        self.threads = (threads or len(os.sched_getaffinity(0))) if device == "cpu" else 1
+        self.threads = (threads or usable_cpus()) if device == "cpu" else 1
         self.fits: InclusionFits | None = None
         self._tails: NDArray[Any] | None = None
 

@@ -10,14 +10,11 @@ from matplotlib.figure import Figure
 
 from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import OscrCurve, ccr_at_fpr, open_set_confusion, oscr_curve
-from oscbench.report.plots import (
-    confusion_figure,
-    curve_styles,
-    histogram_figure,
-    oscr_figure,
-    save_figure,
-    step_points,
-)
+from oscbench.metrics.oscr import step_points
+from oscbench.report.plots.confusion import confusion_figure
+from oscbench.report.plots.oscr import oscr_figure
+from oscbench.report.plots.scores import histogram_figure
+from oscbench.report.plots.style import curve_styles, save_figure
 from oscbench.runs import load_scores
 
 DEMO = load_scores("demo")

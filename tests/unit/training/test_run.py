@@ -15,10 +15,11 @@ from small_images import small_labels, write_split
 from oscbench.errors import OscbenchError, UsageError
 from oscbench.postprocessors.proser import RECIPES, ProserParams
 from oscbench.training.checkpoint import BEST, LAST, Checkpoint
+from oscbench.training.epoch_metrics import EPOCHS, read_epochs
 from oscbench.training.job import LossTask, TrainingJob
 from oscbench.training.proser import ProserTask, SharedTask
 from oscbench.training.recipes import Recipe, TrainConfig
-from oscbench.training.run import EPOCHS, _Session, read_epochs, run_training
+from oscbench.training.run import _Session, run_training
 from oscbench.training.workers import Workers
 
 CPU = torch.device("cpu")
