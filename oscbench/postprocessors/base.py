@@ -322,7 +322,7 @@ def expand_algorithms(names: Iterable[str]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for name in (part.strip() for text in names for part in text.split(",")):
         if not name:
-            raise UsageError("--alg has an empty name; write it like evm, mss,mls, posthoc or all")
+            raise UsageError("the list of algorithms has an empty name; write it like evm, mss,mls, posthoc or all")
         if name in GROUPS:
             methods = (POSTPROCESSORS.info(member) for member in POSTPROCESSORS.names())
             found = {method.name: False for method in methods if GROUPS[name](method)} | found

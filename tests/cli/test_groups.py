@@ -52,7 +52,7 @@ def test_names_lists_and_groups_mean_each_algorithm_once() -> None:
     with pytest.raises(UsageError, match=r"unknown algorithm 'posthok', did you mean 'posthoc'\? .*, all, posthoc\)"):
         expand_algorithms(["posthok"])
     for empty in ("", ",", "mss,"):
-        with pytest.raises(UsageError, match="--alg has an empty name; write it like"):
+        with pytest.raises(UsageError, match="the list of algorithms has an empty name; write it like"):
             expand_algorithms([empty])
 
 

@@ -14,7 +14,7 @@ import typer
 
 from oscbench.cli import app
 
-LONG_VERBS = ("train", "extract", "tune")
+LONG_VERBS = ("train", "extract", "tune", "benchmark")
 """Their examples are whole jobs: minutes each, so they run with the long tests."""
 
 SERVERS = ("watch",)
