@@ -294,6 +294,7 @@ def make_together(board: Board, open_crew: Callable[[], Crew], spectator: Specta
         _point_at(board.stages[path])
     if not board.waiting:
         return
+    spectator.show(board)  # before a cluster is waited for
     crew, warned = open_crew(), set[str]()
     free = crew.resources()
     room = [float(free.cpus), float(free.gpus)]

@@ -295,5 +295,5 @@ def test_a_line_says_where_everything_stands(room: Room):
     view = Silent()
     board = prepare([diamond(room, [], fails=3)], TWO, yes=True)
     make_together(board, lambda: Clocked(TWO), view)
-    assert view.summaries[0].startswith("0 of 4 stages done, 1 running, 3 waiting, 0 failed; 0:00 passed, about 0:0")
+    assert view.summaries[0].startswith("0 of 4 stages done, 0 running, 4 waiting, 0 failed; 0:00 passed, about 0:0")
     assert view.summaries[-1].startswith("2 of 4 stages done, 0 running, 0 waiting, 2 failed; 0:0")
