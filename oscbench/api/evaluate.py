@@ -215,10 +215,12 @@ def evaluate(
     from oscbench.stages.stage import plan
 
     view = view or LogView()
-    asked = Asked(alg or [], view.say)
+    asked, given = Asked(alg or [], view.say), [scores] if isinstance(scores, str | Path) else [*(scores or ())]
+    if bootstrap < 0:
+        raise UsageError(f"bootstrap is at least 0, got {bootstrap}")
     options, kept = Options(rule=rule, weights=weights, resamples=bootstrap, seed=seed), list[Path]()
     if protocol is not None or params is not None:
-        if scores is not None or settings or out is not None or not alg:
+        if given or settings or out is not None or not alg:
             raise UsageError("--protocol and --params go with --alg NAME, and not with --scores, --set or --out")
         request = FeatureRequest(
             runs=check_local(Path(runs)),
@@ -244,14 +246,14 @@ def evaluate(
         raise UsageError("--seeds names trainings of --protocol; scores and features given by hand are what they are")
     elif dry_run:
         raise UsageError("--dry-run shows the stages of --protocol; scores and features given by hand have none")
-    elif (scores is None) == (features is None):
+    elif bool(given) == (features is not None):
         raise UsageError(
             "give either --scores DIR or --features DIR with --alg NAME (DIR may be 'demo'), or --protocol with --alg"
         )
     elif features is None:
         if alg or settings or score_kind or out:
             raise UsageError("--alg, --set, --score-kind and --out go with --features, not with --scores")
-        found = runs_from_scores([scores] if isinstance(scores, str | Path) else scores or ())
+        found = runs_from_scores(given)
     else:
         if not alg:
             raise UsageError("--features needs --alg NAME, for example --alg mss")

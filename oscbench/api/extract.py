@@ -54,10 +54,13 @@ class ExtractResult:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each of the reports, the samples of each split in a column."""
+        """A row for each of the reports; ``n_train``, ``n_val`` and ``n_test`` count the samples."""
         import pandas as pd
 
-        return pd.DataFrame([report | report.pop("samples") for report in self.reports])
+        rows = self.reports
+        for row in rows:
+            row |= {f"n_{split}": count for split, count in row.pop("samples").items()}
+        return pd.DataFrame(rows)
 
     def load(self) -> dict[str, dict[str, FeatureSet]]:
         """The feature sets by loss and split, memory-mapped."""
