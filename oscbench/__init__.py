@@ -45,7 +45,11 @@ _PUBLIC = {
     "train": "oscbench.api.train",
     "tune": "oscbench.api.tune",
 }
-"""The module that each public name is loaded from."""
+"""The module that each public name is loaded from.
+
+No name may be that of a module of this package, which takes its place as soon as it is imported: what writes reports
+cannot be called ``report``.
+"""
 
 
 def __getattr__(name: str) -> Any:
