@@ -45,10 +45,8 @@ def test_notebook_shows_what_it_is_stored_with(path: Path, tmp_path: Path, monke
         monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
     stored, run = nbformat.read(path, as_version=4), nbformat.read(path, as_version=4)
     (tmp_path / "work").mkdir()
-    client = NotebookClient(
-        run, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path / "work"}}
-    )
-    client.execute()
+    where = {"metadata": {"path": tmp_path / "work"}}
+    NotebookClient(run, timeout=600, kernel_name="python3", resources=where).execute()
     cells = [pair for pair in zip(run.cells, stored.cells, strict=True) if pair[0].cell_type == "code"]
     assert [cell.execution_count for _, cell in cells] == list(range(1, len(cells) + 1))
     for executed, before in cells:
