@@ -210,7 +210,7 @@ def evaluate(
     [['negative', 0.54, 0.8], ['negative', 0.49, 0.78], ['unknown', 0.61, 0.83]]
     """
     from oscbench.report.evaluation import Options, evaluate_split
-    from oscbench.runs import runs_from_features, runs_from_scores, save_scores
+    from oscbench.runs import save_scores
     from oscbench.stages.features import FeatureRequest
     from oscbench.stages.stage import plan
 
@@ -246,21 +246,8 @@ def evaluate(
         raise UsageError("--seeds names trainings of --protocol; scores and features given by hand are what they are")
     elif dry_run:
         raise UsageError("--dry-run shows the stages of --protocol; scores and features given by hand have none")
-    elif bool(given) == (features is not None):
-        raise UsageError(
-            "give either --scores DIR or --features DIR with --alg NAME (DIR may be 'demo'), or --protocol with --alg"
-        )
-    elif features is None:
-        if alg or settings or score_kind or out:
-            raise UsageError("--alg, --set, --score-kind and --out go with --features, not with --scores")
-        found = runs_from_scores(given)
     else:
-        if not alg:
-            raise UsageError("--features needs --alg NAME, for example --alg mss")
-        found = runs_from_features(
-            features, list(asked.by_name), _values(settings), score_kind=score_kind, trying=asked.trying
-        )
-        asked.require_some(found)
+        found = _runs_by_hand(given, features, asked, settings, score_kind, out is not None)
         if out is not None:
             kept = save_scores(found, Path(out))
     return Evaluation(
@@ -273,6 +260,34 @@ def evaluate(
         folders=tuple(kept),
         left_out=tuple(asked.left_out),
     )
+
+
+def _runs_by_hand(
+    scores: Sequence[str | Path],
+    features: str | Path | None,
+    asked: Asked,
+    settings: Settings,
+    score_kind: ScoreKind | None,
+    kept: bool,
+) -> list[Run]:
+    """What is given as scores, or as features to which post-processors are fitted now."""
+    from oscbench.runs import runs_from_features, runs_from_scores
+
+    if bool(scores) == (features is not None):
+        raise UsageError(
+            "give either --scores DIR or --features DIR with --alg NAME (DIR may be 'demo'), or --protocol with --alg"
+        )
+    if features is None:
+        if asked.by_name or settings or score_kind or kept:
+            raise UsageError("--alg, --set, --score-kind and --out go with --features, not with --scores")
+        return runs_from_scores(scores)
+    if not asked.by_name:
+        raise UsageError("--features needs --alg NAME, for example --alg mss")
+    runs = runs_from_features(
+        features, list(asked.by_name), _values(settings), score_kind=score_kind, trying=asked.trying
+    )
+    asked.require_some(runs)
+    return runs
 
 
 # --- scores that searches stand behind -----------------------------------------------------------------------------
