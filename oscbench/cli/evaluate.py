@@ -27,7 +27,7 @@ from oscbench.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from oscbench.api.evaluate import Evaluation
+    from oscbench.api.evaluation import Evaluation
 
 ScoresOption = Annotated[
     list[str] | None,

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from oscbench import evaluate, load_scores, open_session, threshold, tune
-from oscbench.api.evaluate import Evaluation
+from oscbench.api.evaluation import Evaluation
 from oscbench.errors import UsageError
 from oscbench.metrics import FPRS, auroc, ccr_at_fpr, closed_set_accuracy, operating_point, oscr_curve
 
