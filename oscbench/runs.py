@@ -22,10 +22,13 @@ DEMO = "demo"
 _OF_ONE_SPLIT = (SET, "scores.npy", "prediction.npy")
 
 
-def load_scores(folder: str) -> dict[str, ScoreSet]:
+def load_scores(folder: str | Path) -> dict[str, ScoreSet]:
     """Score sets by split: ``folder/val`` and ``folder/test``, or ``folder`` itself; ``demo``: MSS on synthetic data.
 
     A folder that is a score set itself is called by the split its ``set.json`` names, else ``scores``.
+
+    >>> {split: scores.scores.shape for split, scores in load_scores("demo").items()}
+    {'val': (1200, 20), 'test': (2250, 20)}
     """
     if folder == DEMO:
         return fit_and_score(demo_features(), "mss", {})
@@ -44,8 +47,12 @@ def load_scores(folder: str) -> dict[str, ScoreSet]:
     return found
 
 
-def load_features(folder: str) -> dict[str, FeatureSet]:
-    """Feature sets by split of ``folder/{train,val,test}``; ``demo`` for the synthetic ones."""
+def load_features(folder: str | Path) -> dict[str, FeatureSet]:
+    """Feature sets by split of ``folder/{train,val,test}``; ``demo`` for the synthetic ones.
+
+    >>> {split: len(rows) for split, rows in load_features("demo").items()}
+    {'train': 1800, 'val': 1200, 'test': 2250}
+    """
     if folder == DEMO:
         return demo_features()
     return load_feature_folder(Path(folder)).by_name()
@@ -71,7 +78,7 @@ class RunTitle:
         return dataclasses.asdict(self.origin) | own
 
 
-def title_of(scores: ScoreSet, folder: str) -> RunTitle:
+def title_of(scores: ScoreSet, folder: str | Path) -> RunTitle:
     """What to call scores, by their ``set.json``; own scores are named by their folder."""
     info = scores.info
     if info is None:
@@ -88,7 +95,7 @@ class Run:
     splits: dict[str, ScoreSet]
 
 
-def runs_from_scores(folders: Sequence[str]) -> list[Run]:
+def runs_from_scores(folders: Sequence[str | Path]) -> list[Run]:
     """A run for each folder of scores."""
     runs = []
     for folder in folders:
@@ -98,7 +105,7 @@ def runs_from_scores(folders: Sequence[str]) -> list[Run]:
 
 
 def runs_from_features(
-    folder: str,
+    folder: str | Path,
     algorithms: Sequence[str],
     params: Mapping[str, Any],
     *,
@@ -125,9 +132,14 @@ def runs_from_features(
     return runs
 
 
-def save_scores(runs: Sequence[Run], folder: Path) -> None:
-    """Writes ``folder/{val,test}``, or ``folder/<algorithm>/{val,test}`` of several runs; each whole or not at all."""
-    for run in runs:
-        target = folder if len(runs) == 1 else folder / run.title.algorithm
+def save_scores(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """Writes ``folder/{val,test}``, or ``folder/<algorithm>/{val,test}`` of several runs; each whole or not at all.
+
+    Returns:
+        The folder of each run.
+    """
+    targets = [folder] if len(runs) == 1 else [folder / run.title.algorithm for run in runs]
+    for run, target in zip(runs, targets, strict=True):
         for split, scores in run.splits.items():
             scores.save(target / split)
+    return targets

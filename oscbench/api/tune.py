@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oscbench.api.session import Asked, Loader, LogView, View, chosen_losses, session_for, training_options
 from oscbench.errors import StoppedError, UsageError
+from oscbench.store import check_local
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,12 +72,12 @@ def tune(
     trials: int | None = None,
     time_budget: float | None = None,
     max_concurrent: int | None = None,
-    space: Path | None = None,
+    space: str | Path | None = None,
     settings: Settings = (),
     recipe: str | None = None,
     share_trunk: bool = False,
     features: str | Path | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     network: str | None = None,
     seeds: Sequence[int] | None = None,
     rule: CcrRule = "inclusive",
@@ -146,7 +147,7 @@ def tune(
     ...     few = {"tail_size": [10, 20], "distance_multiplier": [0.5], "cover_threshold": [1.0]}
     ...     found = tune("evm", features=Path(folder) / "mine", settings=few, runs=Path(folder) / "runs", local=True)
     ...     found.best[["algorithm", "tail_size", "sum"]].round(2).values.tolist(), len(found.trials)
-    ([['evm', 10, 1.47]], 2)
+    ([['evm', 20, 1.42]], 2)
     """
     from oscbench.stages.features import FeatureRequest
     from oscbench.stages.runner import SearchOptions
@@ -161,14 +162,14 @@ def tune(
             changes = [*_recipe(algorithm, recipe, share_trunk), *_texts(settings)]
             spaces[algorithm] = _space(algorithm, search, score_kind, space, changes)
     request = FeatureRequest(
-        runs=Path(runs),
+        runs=check_local(Path(runs)),
         protocol=str(protocol) if protocol is not None else None,
         losses=chosen_losses(loss) if loss is not None else None,
         seeds=tuple(seeds) if seeds is not None else None,
-        data=data,
+        data=str(data),
         name=name,
         features=Path(features) if features is not None else None,
-        checkpoint=checkpoint,
+        checkpoint=Path(checkpoint) if checkpoint is not None else None,
         network=network,
         options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
     )
@@ -269,7 +270,7 @@ def _text(value: Any) -> str:
 
 
 def _space(
-    algorithm: str, search: str, score_kind: ScoreKind | None, path: Path | None, overrides: list[str]
+    algorithm: str, search: str, score_kind: ScoreKind | None, file: str | Path | None, overrides: list[str]
 ) -> SearchSpace:
     from oscbench.postprocessors import POSTPROCESSORS
     from oscbench.postprocessors.base import usable_score_kind
@@ -278,7 +279,7 @@ def _space(
     params = POSTPROCESSORS.info(algorithm).params
     if score_kind is not None:
         usable_score_kind(algorithm, score_kind)
-    space = load_space(algorithm, params, path=path, overrides=overrides)
+    space = load_space(algorithm, params, path=Path(file) if file is not None else None, overrides=overrides)
     if search != "grid" and space.grid and not space.ranges:
         raise UsageError(f"the search space of {algorithm} has no ranges: section; add one or use --search grid")
     return space

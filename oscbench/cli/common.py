@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from oscbench.errors import StoppedError, UsageError
-
 if TYPE_CHECKING:
-    from oscbench.distributed.cluster import Dashboard
-    from oscbench.stages.runner import Runner, Session
-    from oscbench.stages.scores import Scores
-    from oscbench.stages.search import Tune
     from oscbench.stages.stage import Step
-    from oscbench.stages.training import TrainingOptions
-
-S = TypeVar("S", "Scores", "Tune")
 
 
 def _local_folder(runs: Path) -> Path:
@@ -59,117 +48,6 @@ GpusPerWorkerOption = Annotated[
 LoaderOption = Annotated[
     Literal["auto", "ffcv", "pil"], typer.Option("--loader", help="Image loader; auto: FFCV where it works.")
 ]
-
-
-def training_options(
-    num_workers: int, cpus_per_worker: int | None, gpus_per_worker: float | None, loader: Literal["auto", "ffcv", "pil"]
-) -> TrainingOptions:
-    """The four options that every verb hands on to trainings and extractions."""
-    from oscbench.resources import WorkerAsk
-    from oscbench.stages.training import TrainingOptions
-
-    ask = WorkerAsk(cpus=cpus_per_worker, gpus=gpus_per_worker)
-    return TrainingOptions(workers=num_workers, ask=ask, loader=loader)
-
-
-def open_session(address: str | None, local: bool, tell: Callable[[Dashboard], None] | None = None) -> Session:
-    """Who executes the command's stages; nothing is started before a stage needs it.
-
-    Args:
-        address: A Ray cluster to join.
-        local: This process instead of Ray.
-        tell: Told where the cluster can be watched.
-    """
-    from oscbench.stages.runner import Session
-
-    if not local:
-
-        def open_runner() -> contextlib.AbstractContextManager[Runner]:
-            from oscbench.distributed.runner import open_ray
-
-            return open_ray(address, tell=tell)
-
-        return Session(open_runner, remote=address is not None)
-    if address is not None:
-        raise UsageError(f"--local runs without Ray, --address {address} names a Ray cluster; give one of them")
-    return Session()
-
-
-def refuse_with_several(alg: str, **options: Any) -> None:
-    """Refuses options that belong to one algorithm, by the names of those that were given."""
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
-    if given:
-        raise UsageError(f"{', '.join(given)} goes with one algorithm, and --alg {alg} means several; leave it out")
-
-
-class Asked:
-    """The algorithms that ``--alg`` asks for: one, a list, or a group such as ``posthoc``.
-
-    A member of a group that cannot be used is told in one line and left out; one asked for by its own name is refused.
-
-    Attributes:
-        text: As the user wrote it.
-        by_name: Each algorithm, and whether it was asked for by its own name.
-        left_out: Those that could not be used, each with the reason.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        from oscbench.postprocessors.base import expand_algorithms
-
-        self.text = ",".join(names)
-        self.by_name = expand_algorithms(names)
-        self.left_out: list[dict[str, Any]] = []
-
-    @property
-    def has_group(self) -> bool:
-        """Whether a group is among them."""
-        return not all(self.by_name.values())
-
-    @property
-    def several(self) -> bool:
-        """Whether the answer is about several, even where only one of them can be used."""
-        return len(self.by_name) > 1 or self.has_group
-
-    @contextlib.contextmanager
-    def trying(self, algorithm: str) -> Iterator[None]:
-        """Leaves a member of a group out that is refused inside."""
-        try:
-            yield
-        except StoppedError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a method raises belongs to it, not to its group
-            self._leave_out(algorithm, error)
-
-    def _leave_out(self, algorithm: str, error: Exception, **where: Any) -> None:
-        if self.by_name[algorithm]:
-            raise error
-        text = str(error) if hasattr(error, "exit_code") else f"{type(error).__name__}: {error}"
-        reason = " ".join(text.split())
-        if {"algorithm": algorithm, **where, "reason": reason} in self.left_out:  # on other features too
-            return
-        self.left_out.append({"algorithm": algorithm, **where, "reason": reason})
-        on = ", ".join(f"{name} {value}" for name, value in where.items() if value != "")
-        typer.echo(f"{algorithm} is left out{f' ({on})' if on else ''}: {reason}", err=True)
-
-    def require_some(self, left: Sequence[Any]) -> None:
-        """Refuses a group of which nothing is left."""
-        if not left:
-            reason = self.left_out[0]["reason"] if self.left_out else "there is none"
-            raise UsageError(f"no algorithm of --alg {self.text} can be used here; the first: {reason}")
-
-    def ensure(self, stages: Sequence[S], session: Session, *, yes: bool) -> list[S]:
-        """Makes the stages, each of an algorithm asked for, and returns those that could be made."""
-        from oscbench.stages.stage import ensure
-
-        forgiven = {stage.path for stage in stages if not self.by_name[stage.config.algorithm]}
-        with contextlib.redirect_stdout(sys.stderr):  # Ray prints warnings of its own; stdout is for the result
-            failed = ensure(stages, session, yes=yes, forgiven=forgiven)
-        for stage in stages:
-            if stage.path in failed:
-                origin = stage.features.origin
-                where = {"training": origin.training, "seed": origin.seed or 0}
-                self._leave_out(stage.config.algorithm, failed[stage.path], **where)
-        return [stage for stage in stages if stage.path not in failed]
 
 
 def print_plan(steps: Sequence[Step], as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,12 +23,9 @@ from oscbench.cli.common import (
     SeedOption,
     YesOption,
     examples,
-    open_session,
     print_json,
     print_plan,
-    training_options,
 )
-from oscbench.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -66,43 +63,32 @@ def extract(
 
     The network is the one last trained (or given by --checkpoint) for this loss and seed.
     """
-    from oscbench.cli.train import parse_losses
-    from oscbench.stages.features import FeatureRequest, requested_features
-    from oscbench.stages.stage import ensure, plan
+    from oscbench.api.extract import extract as run_extract
 
-    if checkpoint is not None and loss == "all":
-        raise UsageError("--checkpoint is one network; name its --loss instead of all")
-    request = FeatureRequest(
-        runs=runs,
-        protocol=protocol,
-        losses=parse_losses(loss),
-        seeds=(seed,),
+    result = run_extract(
+        protocol,
+        loss,
         data=data,
+        runs=runs,
         name=name,
+        seed=seed,
         checkpoint=checkpoint,
         network=network,
-        options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
+        num_workers=num_workers,
+        cpus_per_worker=cpus_per_worker,
+        gpus_per_worker=gpus_per_worker,
+        address=address,
+        local=local,
+        loader=loader,
+        yes=yes,
+        dry_run=dry_run,
     )
-    wanted = requested_features(request)
-    with open_session(address, local) as session:
-        if dry_run:
-            print_plan(plan(wanted, session), json)
-            return
-        ensure(wanted, session, yes=yes)
-    results: list[dict[str, Any]] = [
-        {
-            "loss": features.origin.training,
-            "network": features.origin.network,
-            "recipe": features.origin.recipe,
-            "train": features.origin.train,
-            "folder": str(features.folder),
-            "samples": features.result.samples,
-        }
-        for features in wanted
-    ]
-    if json:
-        print_json(results)
+    if dry_run:
+        print_plan(result.plan, json)
         return
-    for result in results:
-        listed = ", ".join(f"{split} {count}" for split, count in result["samples"].items())
-        print(f"{result['loss']}: {result['folder']} ({listed})")
+    if json:
+        print_json(result.reports)
+        return
+    for report in result.reports:
+        listed = ", ".join(f"{split} {count}" for split, count in report["samples"].items())
+        print(f"{report['loss']}: {report['folder']} ({listed})")

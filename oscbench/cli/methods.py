@@ -21,27 +21,21 @@ def register(app: typer.Typer) -> None:
 
 def methods(name: NameArgument = None, json: JsonOption = False) -> None:
     """Print all algorithms and losses, or what one of them is, is good for, needs and costs."""
-    from oscbench.report.methods import all_methods, find_method, method_rows
-
-    known = all_methods()
-    chosen = known if name is None else find_method(known, name)
-    if json:
-        print_json(chosen)
-    elif name is None:
-        _print_all(known)
-    elif "group" in chosen:
-        print_rows(method_rows(chosen["algorithms"]))
-    else:
-        _print_one(chosen)
-
-
-def _print_all(known: Document) -> None:
+    from oscbench.api.methods import methods as find
     from oscbench.report.methods import groups_text, method_rows
 
-    print_rows(method_rows(known["algorithms"]))
-    print()
-    print_rows(method_rows(known["losses"]))
-    print(f"\ngroups of algorithms for --alg: {groups_text(known)}")
+    found = find(name)
+    if json:
+        print_json(found.document)
+    elif name is None:
+        print_rows(method_rows(found.algorithms))
+        print()
+        print_rows(method_rows(found.losses))
+        print(f"\ngroups of algorithms for --alg: {groups_text(found.document)}")
+    elif "group" in found.document:
+        print_rows(method_rows(found.algorithms))
+    else:
+        _print_one(found.document)
 
 
 def _print_one(entry: Document) -> None:

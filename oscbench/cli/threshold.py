@@ -29,17 +29,16 @@ def threshold(
     as_json: JsonOption = False,
 ) -> None:
     """Choose a threshold on validation negatives; show the CCR it gives, and what it does on the test."""
-    from oscbench.report.evaluation import choose_threshold
-    from oscbench.report.tables import markdown, threshold_document, threshold_table
-    from oscbench.runs import runs_from_scores
+    from oscbench.api.threshold import threshold as choose
+    from oscbench.report.tables import markdown, threshold_table
 
-    (run,) = runs_from_scores([scores])
-    report = choose_threshold(run.splits, fpr, resamples=bootstrap, seed=seed)
+    chosen = choose(scores, fpr, bootstrap=bootstrap, seed=seed)
     if as_json:
-        print_json(run.title.document() | threshold_document(report))
+        print_json(chosen.document())
         return
-    print(run.title.origin.heading)
-    print(f"{run.title.label}: score kind {run.title.score_kind}")
-    print(f"threshold {report.threshold.value!r}: accept a sample when its highest score is at or above it")
+    title, report = chosen.title, chosen.report
+    print(title.origin.heading)
+    print(f"{title.label}: score kind {title.score_kind}")
+    print(f"threshold {chosen.value!r}: accept a sample when its highest score is at or above it")
     print(f"chosen on the negatives of {report.chosen_on} for FPR <= {fpr:g}; interval of {bootstrap} resamples\n")
     print(markdown(threshold_table(report)))

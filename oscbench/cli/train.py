@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,21 +23,11 @@ from oscbench.cli.common import (
     SeedOption,
     YesOption,
     examples,
-    open_session,
     print_json,
     print_plan,
     print_rows,
-    training_options,
 )
 from oscbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from oscbench.stages.training import Training
-    from oscbench.stages.workspace import Workspace
-    from oscbench.training.recipes import TrainConfig
-
-PUBLISHED_LOSSES = ("softmax", "garbage", "eos")
-"""What ``--loss all`` means."""
 
 
 def register(app: typer.Typer) -> None:
@@ -115,90 +104,50 @@ def train(
     json: JsonOption = False,
 ) -> None:
     """Train one network per loss; the same command again goes on where it was interrupted."""
-    from oscbench.stages.samples import Samples
-    from oscbench.stages.stage import ensure, plan
-    from oscbench.stages.training import training_of
-    from oscbench.stages.workspace import open_workspace
+    from oscbench.api.train import train as run_train
 
-    workspace = open_workspace(runs=runs, data=data, protocol=protocol, name=name)
-    changes = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "weight_decay": weight_decay,
-        "schedule": schedule,
-        "restart_epochs": restart_epochs,
-        "warmup_epochs": warmup_epochs,
-        "label_smoothing": label_smoothing,
-        "randaugment": _randaugment(randaugment),
-        "normalise": normalise or None,
-        "selection": selection,
-        "patience": patience,
-    }
-    configs = [
-        dataclasses.replace(
-            _config(workspace, one, seed, network, recipe, changes),
-            loss_params=_loss_params(one, loss_param or []),
-            embedding_size=embedding_size,
-            workers=num_workers,
-            accumulate=accumulate,
-            sync_batchnorm=sync_batchnorm,
-            mixed_precision=not full_precision,
-        )
-        for one in parse_losses(loss)
-    ]
-    options = training_options(num_workers, cpus_per_worker, gpus_per_worker, loader)
-    samples = Samples.of(workspace)
-    trainings = [
-        training_of(workspace, samples, config, options, init=init, tensorboard=tensorboard) for config in configs
-    ]
-    with open_session(address, local) as session:
-        if dry_run:
-            print_plan(plan(trainings, session, anew=not resume), json)
-            return
-        ensure(trainings, session, yes=yes, anew=not resume)
-    results = [_summary(training) for training in trainings]
-    print_json(results) if json else print_rows(results)
-
-
-def parse_losses(text: str) -> tuple[str, ...]:
-    """Registered losses of ``eos``, ``softmax,eos`` or ``all``."""
-    from oscbench.losses import LOSSES
-
-    names = PUBLISHED_LOSSES if text == "all" else tuple(part.strip() for part in text.split(","))
-    for name in names:
-        LOSSES.info(name)
-    return tuple(dict.fromkeys(names))
-
-
-def _config(
-    workspace: Workspace, loss: str, seed: int, network: str | None, recipe: str | None, changes: dict[str, Any]
-) -> TrainConfig:
-    from oscbench.stages.training import default_config
-    from oscbench.training.recipes import recipe_by_name
-
-    config = default_config(workspace, loss=loss, seed=seed)
-    chosen = recipe_by_name(recipe) if recipe is not None else config.recipe
-    chosen = dataclasses.replace(chosen, **{name: value for name, value in changes.items() if value is not None})
-    return dataclasses.replace(config, network=network or config.network, recipe=chosen)
-
-
-def _loss_params(loss: str, assignments: list[str]) -> dict[str, float]:
-    """The numbers behind ``name=value``, checked against the loss's parameter record."""
-    from oscbench.losses import LOSSES
-    from oscbench.records import from_mapping
-
-    values: dict[str, float] = {}
-    for assignment in assignments:
-        name, _, text = assignment.partition("=")
-        try:
-            values[name] = float(text)
-        except ValueError:
-            raise UsageError(f"--loss-param {assignment!r} is not NAME=NUMBER, like negative_weight=0.5") from None
-    record = LOSSES.info(loss).params
-    assert record is not None, "every loss registers its parameter record"
-    from_mapping(record, values, f"--loss-param of loss {loss}")
-    return values
+    result = run_train(
+        protocol,
+        loss,
+        data=data,
+        runs=runs,
+        name=name,
+        seed=seed,
+        num_workers=num_workers,
+        cpus_per_worker=cpus_per_worker,
+        gpus_per_worker=gpus_per_worker,
+        address=address,
+        local=local,
+        network=network,
+        embedding_size=embedding_size,
+        recipe=recipe,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        schedule=schedule,
+        restart_epochs=restart_epochs,
+        warmup_epochs=warmup_epochs,
+        label_smoothing=label_smoothing,
+        randaugment=_randaugment(randaugment),
+        normalise=normalise,
+        loss_params=loss_param or (),
+        accumulate=accumulate,
+        sync_batchnorm=sync_batchnorm,
+        full_precision=full_precision,
+        selection=selection,
+        patience=patience,
+        init=init,
+        loader=loader,
+        tensorboard=tensorboard,
+        resume=resume,
+        yes=yes,
+        dry_run=dry_run,
+    )
+    if dry_run:
+        print_plan(result.plan, json)
+        return
+    print_json(result.reports) if json else print_rows(result.reports)
 
 
 def _randaugment(text: str | None) -> tuple[int, int] | None:
@@ -208,26 +157,3 @@ def _randaugment(text: str | None) -> tuple[int, int] | None:
     if len(parts) != 2 or not all(part.strip().isdigit() for part in parts):
         raise UsageError(f"--randaugment {text!r} is not OPERATIONS,MAGNITUDE, for example 2,9")
     return int(parts[0]), int(parts[1])
-
-
-def _summary(training: Training) -> dict[str, Any]:
-    config, meta = training.config, training.meta
-    last = meta.result.last
-    return {
-        "data": training.room.data,
-        "protocol": training.room.protocol,
-        "loss": config.loss,
-        "network": config.network,
-        "recipe": training.origin.recipe,
-        "seed": config.seed,
-        "train": training.fingerprint,
-        "epochs": meta.result.epochs,
-        **{name: _rounded(last[name]) for name in ("val_accuracy", "gamma", "ccr_sum")},
-        "best_epoch": int(meta.result.best["epoch"] or 0),
-        "seconds": round(meta.seconds, 1),
-        "folder": str(training.folder),
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)

@@ -159,7 +159,10 @@ def test_methods_and_losses_are_named_only_where_they_are_registered() -> None:
 
 
 def test_importing_the_package_and_the_cli_loads_nothing_heavy() -> None:
-    program = f"import sys, oscbench, oscbench.cli; print(*[name for name in {HEAVY} if name in sys.modules])"
+    program = (
+        "import sys, oscbench, oscbench.cli; assert set(oscbench.__all__) <= set(dir(oscbench))\n"
+        f"print(*[name for name in {HEAVY} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
