@@ -19,6 +19,7 @@ VERBS = (
     "train",
     "extract",
     "tune",
+    "benchmark",
     "watch",
     "evaluate",
     "threshold",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import ctypes
+import importlib.util
 import logging
 import socket
 from collections import deque
@@ -137,10 +138,17 @@ class ImageLoader(Protocol):
 
 
 def ffcv_problem() -> str:
-    """Why FFCV cannot be used here, or ``""``; the first call imports it, which takes some seconds."""
+    """Why FFCV cannot be used here, or ``""``; loads its compiled part alone, since importing all takes seconds."""
     try:
-        importlib.import_module("oscbench.data.ffcv")
-    except ImportError as error:  # not installed, or built for a library that is not here
+        found = importlib.util.find_spec("ffcv")
+        folders = found.submodule_search_locations if found is not None else None
+        if not folders:
+            raise ImportError("it is not installed")
+        compiled = next((path for folder in folders for path in Path(folder).glob("_libffcv*.so")), None)
+        if compiled is None:
+            raise ImportError("its compiled part is missing")
+        ctypes.CDLL(str(compiled))
+    except (ImportError, OSError, ValueError) as error:  # not installed, or built for a library that is not here
         return f"ffcv cannot be imported ({error})"
     return ""
 
@@ -179,13 +187,13 @@ def open_loader(source: DataSplit, config: LoaderConfig) -> ImageLoader:
             f"{source.beton} is missing on {host}; make it with `oscbench data convert` where all nodes see it, or use "
             "--loader pil"
         )
-    problem = ffcv_problem()
-    if problem:
+    try:
+        from oscbench.data.ffcv import FfcvLoader
+    except ImportError as error:
         raise OscbenchError(
-            f"{problem} on {host}, so {source.beton} cannot be read there; install FFCV on it (`oscbench doctor` says "
-            "how), or use --loader pil"
-        )
-    from oscbench.data.ffcv import FfcvLoader
+            f"ffcv cannot be imported ({error}) on {host}, so {source.beton} cannot be read there; install FFCV on it "
+            "(`oscbench doctor` says how), or use --loader pil"
+        ) from error
 
     return FfcvLoader(source, config)
 

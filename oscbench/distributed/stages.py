@@ -41,9 +41,7 @@ class RayCrew:
         """Sends the stage to a process."""
         stage, share = work.stage, work.share
         alone = stage.workers == 1
-        task = ray.remote(
-            num_cpus=share.cpus if alone else 0, num_gpus=share.gpus if alone else 0, max_retries=LOST_AT_MOST
-        )(_make)
+        task = _make_elsewhere.options(num_cpus=share.cpus if alone else 0, num_gpus=share.gpus if alone else 0)
         self._running[task.remote(stage, share)] = stage.path
 
     def wait(self, seconds: float) -> list[Done]:
@@ -76,6 +74,9 @@ def _make(stage: Stage[Any, Any], share: WorkerShare) -> list[str]:
         _run(stage, session)
         lines += stage.notices()
     return lines
+
+
+_make_elsewhere = ray.remote(max_retries=LOST_AT_MOST)(_make)
 
 
 def _run(stage: Stage[Any, Any], session: Session) -> None:

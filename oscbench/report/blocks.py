@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 Mark = Literal["best", "second", "third", "holds", "fails", "open"]
 
@@ -96,14 +95,14 @@ class Chart:
         name: Of its files, and its place in the page.
         title: Above it.
         document: Series, axes and arrangements, as ``page/chart.js`` reads them; ``None``: the file is shown instead.
-        figure: Draws the same with matplotlib.
+        figure: Draws the same: a figure of matplotlib, which only ``plots/`` knows.
         note: How it is to be read.
     """
 
     name: str
     title: str
     document: dict[str, Any] | None
-    figure: Callable[[], Figure] | None
+    figure: Callable[[], Any] | None
     note: str = ""
 
 

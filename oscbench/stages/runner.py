@@ -174,6 +174,11 @@ class Session:
             self._runner = self._stack.enter_context(self._open())
         return self._runner
 
+    @property
+    def in_process(self) -> bool:
+        """Whether it is known already that everything happens in this process."""
+        return isinstance(self._runner, LocalRunner)
+
     def resources(self) -> Resources:
         """What there is to compute with; starts nothing that would run on this machine."""
         return self.runner.resources() if self._remote or self._runner is not None else Resources.here()

@@ -29,6 +29,8 @@ from oscbench.tuning.trials import FINISHED, read_trials
 
 START_SECONDS, TRIAL_SECONDS = 12.0, 0.06
 """What a search costs beside the evaluation itself: Ray's start with its first trials, and each trial (measured)."""
+QUICK_SECONDS = 3.0
+"""What a search of small shared features takes where neither Ray nor its trials have to be started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,11 +243,10 @@ class Tune(Stage[SearchConfig, SearchResult]):
         Where trials train, of their trainings.
         """
         left = self.total - self.finished_before()
+        overhead = 0.0 if session.in_process else START_SECONDS
         if self.base is None:
-            return START_SECONDS + TRIAL_SECONDS * left
-        return START_SECONDS + fine_tuning_seconds(
-            self.base, left, have=session.resources(), **self._how_trials_train()
-        )
+            return overhead + (QUICK_SECONDS if session.in_process else TRIAL_SECONDS * left)
+        return overhead + fine_tuning_seconds(self.base, left, have=session.resources(), **self._how_trials_train())
 
     def search(self) -> Search:
         """The search itself."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from oscbench.errors import StoppedError
-from oscbench.progress import log_once
+from oscbench.progress import duration, log_once
 from oscbench.resources import Resources, WorkerShare
 from oscbench.stages.runner import Session, in_process
-from oscbench.stages.stage import Given, Stage, in_order, needed, refuse_long
+from oscbench.stages.stage import Given, Stage, State, Step, in_order, needed, refuse_long
 from oscbench.tuning.evaluator import describe
 
 logger = logging.getLogger(__name__)
@@ -158,6 +158,28 @@ class Board:
         """How many stages there are."""
         return len(self.stages)
 
+    def steps(self) -> Iterator[Step]:
+        """Every stage, inputs first, with what there is of it and about how long what is missing takes."""
+        for path, stage in self.stages.items():
+            there = path in self.reused or path in self.done
+            state: State = stage.state() if there or path in self.waiting else "missing"
+            yield Step(stage, state, None if there else self.expected(path))
+
+    def summary(self) -> str:
+        """Where all of it stands, in one line."""
+        done, passed = len(self.done) + len(self.reused), time.monotonic() - self.began
+        text = f"{done} of {self.total} stages done, {len(self.running)} running, {len(self.waiting)} waiting"
+        text += f", {len(self.failed)} failed; {duration(passed)} passed"
+        return text + (f", about {duration(self.seconds_left())} left" if self.waiting or self.running else "")
+
+    def running_now(self) -> list[str]:
+        """What is being made, and how far it is."""
+        return [title_of(self.stages[path]) + self.stages[path].how_far() for path in self.running]
+
+    def failure(self, path: str) -> str:
+        """What has failed and why, in one line."""
+        return f"failed: {title_of(self.stages[path])}: {self.failed[path]}"
+
     def expect(self) -> None:
         """Estimates how long each waiting stage takes with its share."""
         for path in self.waiting:
@@ -290,7 +312,6 @@ def make_together(board: Board, open_crew: Callable[[], Crew], spectator: Specta
                 share = board.shares[done.path]
                 room[0], room[1] = room[0] + share.cpus, room[1] + share.gpus
                 if done.error:
-                    logger.error("failed: %s: %s", title_of(board.stages[done.path]), done.error)
                     board.fail(done.path, done.error)
                 else:
                     board.end(done.path)

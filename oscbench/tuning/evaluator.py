@@ -19,8 +19,6 @@ from oscbench.errors import OscbenchError, UsageError
 from oscbench.features import FeatureSet
 from oscbench.labels import NEGATIVE, IntArray, ProgressFn
 from oscbench.metrics import CcrRule
-from oscbench.numerics.evm.source import Meter
-from oscbench.numerics.sources import local_source
 from oscbench.postprocessors import POSTPROCESSORS, ScoreKind
 from oscbench.progress import PassProgress
 from oscbench.records import from_mapping
@@ -215,7 +213,7 @@ class SharedFeatures:
         self.options = options or EvaluationOptions()
         entry = POSTPROCESSORS.info(algorithm)
         self._params = entry.params
-        self._make_source = make_source or partial(local_source, memory_budget=self.options.memory)
+        self._make_source = make_source
         keeps = self.options.expected or self.options.memory is not None
         self._open_source = entry.grid.open_source if keeps and entry.shares_work else None
         self._source: Any = None
@@ -260,6 +258,8 @@ class SharedFeatures:
         return [row | {"seconds": share} for row in rows]
 
     def _evaluate(self, settings: Sequence[Setting], progress: ProgressFn | None) -> list[Outcome]:
+        from oscbench.numerics.evm.source import Meter
+
         records = self._records(settings)
         meter = Meter(progress, 1.0)
         if self._open_source is not None:
@@ -282,8 +282,11 @@ class SharedFeatures:
 
     def _opened(self, records: Sequence[Any], progress: ProgressFn | None) -> Any:
         assert self._open_source is not None
+        from oscbench.numerics.sources import local_source
+
         expected = self._records(self.options.expected) or records
-        source = self._open_source(self.train, expected, make_source=self._make_source, progress=progress)
+        make_source = self._make_source or partial(local_source, memory_budget=self.options.memory)
+        source = self._open_source(self.train, expected, make_source=make_source, progress=progress)
         if source is None and self.options.memory is not None:
             raise UsageError(
                 f"{self.algorithm}: --memory bounds distances that settings share, and these settings share none; "

@@ -37,6 +37,7 @@ class CountingRunner(LocalRunner):
     """Executes in this process and writes down the folder of each training."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.trained: list[str] = []
 
     def train(self, job: Any, share: Any, on_epoch: Any) -> Any:

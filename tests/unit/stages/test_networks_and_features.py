@@ -37,6 +37,7 @@ class CountingRunner(LocalRunner):
     """Executes in this process and writes down which networks it trained."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.trained: list[TrainConfig] = []
         self.extracted: list[str] = []
 
