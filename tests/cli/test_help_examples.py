@@ -6,11 +6,11 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer
+from written_commands import commands_below
 
 from oscbench.cli import app
 
@@ -24,15 +24,6 @@ SHORT_OF_IMAGENET = 1
 """Exit code of ``protocol verify`` on the demo images: they are fewer than ImageNet's, which it is there to notice."""
 
 
-def commands(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Each command's words and the epilog of its help page."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, (*path, name))
-        else:
-            yield (*path, name), command.epilog or ""
-
-
 def examples_of(epilog: str) -> list[str]:
     return [line.strip() for line in epilog.splitlines() if line.strip().startswith("oscbench ")]
 
@@ -43,7 +34,7 @@ def oscbench(*words: str, cwd: Path | None = None) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
-ALL = dict(commands(typer.main.get_command(app)))
+ALL = dict(commands_below(typer.main.get_command(app)))
 EXAMPLES = [example for words, epilog in ALL.items() if words[0] not in SERVERS for example in examples_of(epilog)]
 
 

@@ -9,12 +9,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from feature_factory import make_features
+from written_commands import commands_of
 
 from oscbench.features import FeatureSet
 from oscbench.postprocessors import POSTPROCESSORS
@@ -22,15 +23,6 @@ from oscbench.testing.postprocessors import check_postprocessor
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def commands_of(text: str) -> Iterator[str]:
-    """Every command in a text: lines of code blocks, with or without a prompt, and code between backticks."""
-    for line in re.findall(r"^(?:\$ )?(oscbench [^\n]*)$|`(oscbench [a-z][^`\n]*)`", text, flags=re.MULTILINE):
-        first, *others = re.split(r"\s*\\\|\s*", line[0] or line[1])
-        yield first
-        yield from (f"{first.rpartition(' ')[0]} {verb}" for verb in others)
-
 
 COMMANDS = list(dict.fromkeys(commands_of(README)))
 OWN_FEATURES, OWN_METHOD = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -126,7 +118,8 @@ def marked(command: str) -> object:
 
 
 def test_commands_are_found_in_blocks_and_in_running_text() -> None:
-    text = "```\n$ oscbench train --loss eos\noscbench doctor\n```\nrun `oscbench data demo \\| verify`, `python a.py`"
+    block = "```\n$ oscbench train --loss eos\noscbench doctor\n```\n"
+    text = block + "run `oscbench data demo \\| verify`, `python a.py`:\noscbench is no command here"
     expected = ["oscbench train --loss eos", "oscbench doctor", "oscbench data demo", "oscbench data verify"]
     assert list(commands_of(text)) == expected
 
