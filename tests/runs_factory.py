@@ -24,7 +24,7 @@ from oscbench.labels import NEGATIVE, UNKNOWN, ProgressFn
 from oscbench.losses import LOSSES
 from oscbench.numerics.softmax import softmax
 from oscbench.postprocessors import POSTPROCESSORS
-from oscbench.protocols.base import Protocol, make_protocol
+from oscbench.protocols.base import ROLES, Protocol, Role, make_protocol
 from oscbench.resources import Resources, WorkerAsk, WorkerShare
 from oscbench.stages.features import Features
 from oscbench.stages.runner import LocalRunner, OpenRunner, Runner, Session
@@ -107,23 +107,23 @@ def _samples(room: Room) -> Samples:
     for split, counts in _ROWS.items():
         rows = [
             (f"{split}/{member.wnid}/{member.wnid}_{number}.JPEG", member.label)
-            for role, count in zip(("known", "negative", "unknown"), counts, strict=True)
-            for member in protocol.role(role)  # type: ignore[arg-type]
+            for role, count in zip(ROLES, counts, strict=True)
+            for member in protocol.role(role)
             for number in range(count)
         ]
         tables[split] = SampleTable(tuple(path for path, _ in rows), np.array([label for _, label in rows], np.int64))
-    config = SamplesConfig(classes={}, tables=dict.fromkeys(tables, room.data), sizes={})
+    classes = {role: tuple(member.wnid for member in protocol.role(role)) for role in ROLES}
+    config = SamplesConfig(classes=classes, tables=dict.fromkeys(tables, "drawn"), sizes={})
     return Samples(room=room, config=config, protocol=protocol, image_root=Path("images"), tables=tables)
 
 
 def _protocol(name: str) -> Protocol:
     first = 1000 * zlib.crc32(name.encode()) % 10**7
-    counts = {"known": N_KNOWN, "negative": N_OTHER, "unknown": N_OTHER}
-    roles = {}
-    for role, count in counts.items():
+    roles: dict[Role, dict[str, str]] = {}
+    for role, count in zip(ROLES, (N_KNOWN, N_OTHER, N_OTHER), strict=True):
         roles[role] = {f"n{first + i:08d}": f"{role} {i}" for i in range(count)}
         first += count
-    return make_protocol(name, roles, "tests")  # type: ignore[arg-type]
+    return make_protocol(name, roles, "tests")
 
 
 def _features(samples: Samples, training: str, seed: int, demo: bool, epochs: int) -> Features:

@@ -62,7 +62,8 @@ class Column:
         text = f"{value:.{self.decimals}f}"
         if std == std:
             return f"{text} ± {std:.{self.decimals}f}"
-        return text if low != low else f"{text} [{low:.{self.decimals}f}, {high:.{self.decimals}f}]"
+        ends = ("-" if end != end else f"{end:.{self.decimals}f}" for end in (low, high))  # one may be out of reach
+        return text if low != low and high != high else f"{text} [{', '.join(ends)}]"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,6 +99,7 @@ class Chart:
         document: Series, axes and arrangements, as ``page/chart.js`` reads them; ``None``: the file is shown instead.
         figure: Draws the same with matplotlib.
         note: How it is to be read.
+        files: More files of it by name, where it has several forms.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Chart:
     document: dict[str, Any] | None
     figure: Callable[[], Figure] | None
     note: str = ""
+    files: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

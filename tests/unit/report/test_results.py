@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("results") / "runs"
     make_runs(runs, protocols=("p2",), trainings=("eos", "softmax"), algorithms=ALGORITHMS, seeds=(1, 0), epochs=1)
     return make_runs(
-        runs, protocols=("p1",), trainings=("softmax",), algorithms=("mss",), demo=False, data="mine", epochs=1
+        runs, protocols=("p2",), trainings=("softmax",), algorithms=("mss",), demo=False, data="mine", epochs=1
     )
 
 
@@ -48,13 +48,24 @@ def names(results: Results) -> list[tuple[object, ...]]:
 def test_everything_is_found_and_the_papers_order_holds(made: Path) -> None:
     results = read_results(made)
     expected = itertools.product(["demo-1a2b3c4d"], ["p2"], ["softmax", "eos"], [0, 1], ALGORITHMS)
-    assert names(results) == [*expected, ("mine", "p1", "softmax", 0, "mss")]
+    assert names(results) == [*expected, ("mine", "p2", "softmax", 0, "mss")]
     assert [search.algorithm for search in results.searches] == ["openmax"] * 4
     assert [network.origin.training for network in results.networks] == ["softmax"] * 2 + ["eos"] * 2 + ["softmax"]
     assert len(results.work) == sum(len(list(made.glob(f"*/*/{stage}-*"))) for stage in
                                     ("samples", "train", "features", "tune", "scores"))  # fmt: skip
     assert results.left_out == ()
     assert (results.data_sets, results.demo) == (("demo-1a2b3c4d", "mine"), True)
+
+
+def test_networks_of_equal_data_under_two_names_keep_theirs(made: Path) -> None:
+    networks = read_results(made).networks
+    first, other = networks[0], networks[-1]
+    assert first.folder.name == other.folder.name  # equal classes, tables and settings
+    for network in networks:
+        data, protocol, _ = network.folder.relative_to(made).parts
+        assert (network.origin.data, network.origin.protocol) == (data, protocol)
+        assert network.origin.demo == (data != "mine")
+        assert list(network.epochs["epoch"]) == [1]
 
 
 def test_a_cell_holds_what_its_folder_says(made: Path) -> None:
