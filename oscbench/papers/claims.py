@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from oscbench.labels import FloatArray
+from oscbench.labels import BoolArray, FloatArray
 from oscbench.papers.panel import ALGORITHMS, RATES, TRAININGS, Panel
 
 P1, P2, P3 = range(3)
@@ -98,7 +98,7 @@ def _won_by(training: int) -> Callable[[Panel], FloatArray]:
 
 def _share_of_reached(share: FloatArray, columns: FloatArray) -> FloatArray:
     """(R,) mean over the columns in which a system reaches the rate: elsewhere nobody is best. NaN without cells."""
-    reached = (columns > 0).any(axis=1)
+    reached: BoolArray = np.any(columns > 0, axis=1)
     missing = np.isnan(columns).any(axis=(1, 2)) | ~reached.any(axis=1)
     return np.where(missing, np.nan, (share * reached).sum(axis=1) / np.maximum(reached.sum(axis=1), 1))
 

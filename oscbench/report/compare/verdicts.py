@@ -96,7 +96,7 @@ class Measured:
             figures: Its cells' figures, see ``cells.measured``.
             n: Resamples.
         """
-        seeds = seeds_of(results)
+        seeds = seeds_of(results) or [0]  # without cells one result that lacks them all
         tables = [figures[figures["seed"] == seed] for seed in seeds]
         resamples = (
             resampled_panel([cell for cell in results.cells if (cell.origin.seed or 0) == seed], n) for seed in seeds
