@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
+
+    from oscbench.report.plots.style import Figure
 
 Mark = Literal["best", "second", "third", "holds", "fails", "open"]
 
