@@ -147,18 +147,19 @@ def test_of_several_networks_the_one_with_most_cells_is_compared_and_the_others_
 # --- resamples -------------------------------------------------------------------------------------------------------
 
 
-def drawn_scores(seed: int, n_known: int = 60, n_negative: int = 45, n_unknown: int = 50) -> ScoreSet:
-    """Few distinct values, so that many are equal."""
-    rng = np.random.default_rng(seed)
+def drawn_scores(seed: int, levels: int = 20) -> ScoreSet:
+    """Few levels make many equal scores, many levels scores that a resample does without."""
+    rng, n_known, n_negative, n_unknown = np.random.default_rng(seed), 60, 45, 50
     labels = np.concatenate([rng.integers(0, 3, n_known), np.full(n_negative, NEGATIVE), np.full(n_unknown, UNKNOWN)])
     labels = rng.permutation(labels)
-    scores = rng.integers(0, 20, (len(labels), 3)) / 20.0
+    scores = rng.integers(0, levels, (len(labels), 3)) / levels
     scores[np.arange(len(labels)), np.maximum(labels, 0)] += np.where(labels >= 0, 0.4, 0)
     return ScoreSet.from_scores(scores, labels)
 
 
-def test_resamples_are_those_of_the_plain_bootstrap() -> None:
-    scores, n = drawn_scores(0), 83
+@pytest.mark.parametrize("levels", [20, 200, 2000])
+def test_resamples_are_those_of_the_plain_bootstrap(levels: int) -> None:
+    scores, n = drawn_scores(0, levels), 83
     values = resampled_figures(scores, Draws.of(scores.labels, n, seed=7))
     how: dict[str, Any] = {"n": n, "seed": 7, "unknown_label": NEGATIVE}
     fprs = list(CCR_FPRS.values())
@@ -175,8 +176,8 @@ def test_resamples_are_those_of_the_plain_bootstrap() -> None:
 
 
 def test_each_resample_is_the_metric_on_the_samples_as_often_as_they_were_drawn() -> None:
-    for seed in range(3):
-        scores = drawn_scores(seed)
+    for seed, levels in enumerate((20, 200, 2000)):
+        scores = drawn_scores(seed, levels)
         draws = Draws.of(scores.labels, 12, seed=seed)
         values = resampled_figures(scores, draws)
         for b in range(12):
@@ -432,7 +433,10 @@ def test_each_printed_setting_stands_beside_the_same_one(results: Results) -> No
     same = search.trials.query("tail_size == 5 and distance_multiplier == 1.5 and alpha == 2")
     assert row["sum"] == same["sum"].item()
     assert there["sum_less"].isna().all()  # sums by another rule and score are no comparison
+    for changes in ({"ccr_rule": "published"}, {"score_kind": "published"}):
+        assert settings_beside_printed(searched(own, **changes))["sum_less"].isna().all()
     other = settings_beside_printed(searched(own, ccr_rule="published", score_kind="published"))
+    assert other["sum_less"].notna().any()
     assert other["sum_less"].equals((other["sum"] - other["sum_printed"]).rename("sum_less"))
     damaged = tables(compare_with_papers(results, resamples=5))["paper_settings"]
     assert {row for row, _ in damaged.marks} == set(np.flatnonzero(printed["ok"] == 0))
