@@ -20,7 +20,7 @@ from oscbench.report.compare.cells import FPRS, KINDS
 from oscbench.report.results import Cell
 from oscbench.scores import ScoreSet
 
-RESAMPLES = 200
+RESAMPLES = 500
 """Enough for 95 % intervals that say on which side of a bound a claim lies."""
 
 
