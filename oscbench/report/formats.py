@@ -129,7 +129,7 @@ def latex_escaped(text: str) -> str:
 
 
 def _marked(text: str, mark: Mark | None) -> str:
-    return f"{_LATEX_MARKS[mark]}{{{text}}}" if text and mark in _LATEX_MARKS else text
+    return f"{_LATEX_MARKS[mark]}{{{text}}}" if text and mark is not None and mark in _LATEX_MARKS else text
 
 
 def _latex(table: Table, rows: Sequence[Sequence[str]]) -> str:

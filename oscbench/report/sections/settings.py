@@ -22,6 +22,7 @@ from oscbench.tuning.trials import HYPERPARAMETERS, hyperparameter_columns, plai
 
 _ROW: Final = ("protocol", "network", "recipe", "seed")
 _SHORT: Final = dict(zip(RATES, ("1e-3", "1e-2", "1e-1", "1"), strict=True)) | {"sum": "Σ"}
+_NO_SEARCH: Final = "There is no finished search."
 _ABOUT_SUM: Final = "Σ is the sum of CCR at the four rates against validation negatives, unreachable rates as 0."
 
 
@@ -29,7 +30,7 @@ def best_settings_section(results: Results, measures: Measures) -> Section:
     """What searches have found: a table for each post-processor, trainings side by side."""
     searches = chosen_searches(results, measures.rule)
     tables = [_best_table(algorithm, list(own)) for algorithm, own in _by_algorithm(searches)]
-    text = "" if tables else "There is no finished search."
+    text = "" if tables else _NO_SEARCH
     return Section(name="settings", title="Best hyperparameters", blocks=tuple(tables), text=text)
 
 
@@ -41,7 +42,8 @@ def grids_section(results: Results, measures: Measures) -> Section:
         for algorithm, found in _by_algorithm(searches)
         for _, own in itertools.groupby(_sorted(found, _place), _place)
     ]
-    return Section(name="grids", title="All settings", blocks=tuple(tables))
+    text = "" if tables else _NO_SEARCH
+    return Section(name="grids", title="All settings", blocks=tuple(tables), text=text)
 
 
 def chosen_searches(results: Results, rule: CcrRule) -> list[Search]:
