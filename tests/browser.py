@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import LONGEST_WAIT
 
 FLAGS = (
     "--headless",
@@ -68,6 +70,8 @@ class Page:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._received], [], [], LONGEST_WAIT)
+            assert ready, f"the browser has said nothing for {LONGEST_WAIT:.0f} s"
             more = os.read(self._received.fileno(), 1 << 20)
             assert more, "the browser has ended"
             self._rest += more
@@ -163,7 +167,7 @@ def chromium(profile: Path) -> Iterator[Page]:
     try:
         yield page
         page.close()
-        process.wait(timeout=300)
+        process.wait(timeout=LONGEST_WAIT)
     finally:
         process.kill()
         process.wait()
