@@ -46,6 +46,7 @@ OTHER_DATA: Final = (
     "ResNet-50. No value can be compared with a printed one, so only orders are: which system is better than which, "
     "and whether the papers' claims hold here too."
 )
+_WORDS: Final = {"holds": "hold", "does not": "do not", "cannot be told": "cannot be told"}
 
 
 def compare_with_papers(results: Results, *, resamples: int = RESAMPLES) -> Section:
@@ -81,10 +82,7 @@ def _verdicts(claims: Block) -> str:
     assert isinstance(claims, Table)
     counts = claims.frame["verdict"].value_counts()
     said = [f"{counts.get(verdict, 0)} {words}" for verdict, words in _WORDS.items()]
-    return f"Of the {len(claims.frame)} claims {', '.join(said)}."
-
-
-_WORDS: Final = {"holds": "hold here", "does not": "do not", "cannot be told": "cannot be told"}
+    return f"Of the papers' {len(claims.frame)} claims, on these results, {', '.join(said)}."
 
 
 def cells_table(both: pd.DataFrame) -> Table:
