@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from oscbench import __version__
 from oscbench.metrics import CcrRule
+from oscbench.protocols.base import PUBLISHED
 from oscbench.report.blocks import Block, Chart, Facts, Part, Section, Table
 from oscbench.report.charts.accuracy import accuracy_charts
 from oscbench.report.charts.base import heading_of
@@ -20,6 +22,7 @@ from oscbench.report.charts.class_map import map_charts
 from oscbench.report.charts.cost import cost_charts
 from oscbench.report.charts.epochs import epoch_charts
 from oscbench.report.charts.oscr import oscr_charts
+from oscbench.report.charts.ranks import rank_charts
 from oscbench.report.charts.scores import score_charts
 from oscbench.report.charts.settings import heat_charts, line_charts
 from oscbench.report.contact_sheet import contact_sheets
@@ -29,6 +32,7 @@ from oscbench.report.sections.confidences import confidences_section
 from oscbench.report.sections.costs import costs_section
 from oscbench.report.sections.generalisation import generalisation_section
 from oscbench.report.sections.left_out import left_out_section
+from oscbench.report.sections.ranking import ranking_section
 from oscbench.report.sections.rates import rates_section
 from oscbench.report.sections.settings import best_settings_section, grids_section
 
@@ -102,6 +106,12 @@ def _compared(subject: Subject) -> Section:
     return compare_with_papers(subject.everything)
 
 
+def _ranks(subject: Subject) -> Section:
+    section = ranking_section(subject.everything, subject.measures)
+    charts = rank_charts(section.blocks, heading_of(subject.everything))
+    return dataclasses.replace(section, blocks=(*charts, *section.blocks))
+
+
 def _tables(make: Callable[[Results, Measures], Section]) -> Callable[[Subject], Section]:
     return lambda subject: make(subject.everything, subject.measures)
 
@@ -113,6 +123,7 @@ def _figures(name: str, title: str, make: Callable[[Subject], Sequence[Block]]) 
 SECTIONS: Final[tuple[Callable[[Subject], Section], ...]] = (
     _about,
     _tables(rates_section),
+    _ranks,
     _tables(generalisation_section),
     _compared,
     _figures("oscr", "OSCR curves", lambda s: oscr_charts(s.results)),
@@ -155,7 +166,7 @@ def facts_of(subject: Subject) -> Facts:
         "versions": _versions(everything),
         "runs folder": str(everything.runs),
         "fingerprints": _fingerprints(everything),
-        "made again by": subject.command,
+        "made again by": f"{benchmark_command(subject)}\n{subject.command}",
     }
     return Facts(name="facts", rows={name: text for name, text in rows.items() if text})
 
@@ -168,6 +179,29 @@ def _moments(created: Sequence[str]) -> str:
     """
     ends = [moment[:16].replace("T", " ") for moment in (created[0], created[-1])] if created else []
     return f"{' to '.join(dict.fromkeys(ends))} UTC" if ends else ""
+
+
+def benchmark_command(subject: Subject) -> str:
+    """What makes the cells again, from nothing but the data; protocols of one's own by the file they may be in."""
+    everything, cells = subject.everything, subject.results.cells
+    numbers = [
+        protocol[1:] if protocol in PUBLISHED else f"{protocol}.yaml"
+        for protocol in dict.fromkeys(cell.origin.protocol for cell in cells)
+    ]
+    asked = {
+        "protocols": numbers,
+        "losses": dict.fromkeys(cell.origin.training for cell in cells),
+        "algorithms": dict.fromkeys(cell.algorithm for cell in cells),
+        "seeds": dict.fromkeys(str(cell.origin.seed or 0) for cell in cells),
+    }
+    words = ["oscbench", "benchmark"]
+    for name, values in asked.items():
+        words += [f"--{name}", ",".join(values)]
+    if not everything.demo:
+        words += ["--data", str(subject.images or "IMAGES")]
+    words += ["--name", everything.data_sets[0], "--runs", str(everything.runs)]
+    words += ["--rule", subject.rule] if subject.rule != "inclusive" else []
+    return shlex.join(words)
 
 
 def _listed(values: Any) -> str:

@@ -19,18 +19,20 @@ from oscbench.metrics import FPRS, auroc, ccr_at_fpr, oscr_curve
 from oscbench.metrics.oscr import step_points
 from oscbench.protocols.imagenet import published_protocol
 from oscbench.protocols.wordnet import load_tree
-from oscbench.report.blocks import Chart
+from oscbench.report.blocks import Chart, Table
 from oscbench.report.charts.accuracy import accuracy_charts, correlation
 from oscbench.report.charts.base import rounded
 from oscbench.report.charts.class_map import ROLES, class_tree
 from oscbench.report.charts.cost import cost_charts
 from oscbench.report.charts.epochs import epoch_charts
 from oscbench.report.charts.oscr import kept_points, oscr_charts
+from oscbench.report.charts.ranks import rank_charts
 from oscbench.report.charts.scores import BINS, histogram, score_charts, values_of
 from oscbench.report.charts.settings import heat_charts, line_charts
 from oscbench.report.measures import Measures
 from oscbench.report.page.build import plain
 from oscbench.report.results import Cell, Results
+from oscbench.report.sections.ranking import ranking_section
 
 KINDS = {"negative": NEGATIVE, "unknown": UNKNOWN}
 
@@ -219,6 +221,44 @@ def test_correlation_is_pearsons_or_nothing() -> None:
     assert correlation(rows) == pytest.approx(sum(x * y) / math.sqrt(sum(x * x) * sum(y * y)))
     assert math.isnan(correlation(rows.iloc[:2]))
     assert math.isnan(correlation(rows.assign(auroc=0.5)))
+
+
+# --- ranks ---------------------------------------------------------------------------------------------------------
+
+
+def test_dots_of_differences_are_those_of_the_tables(drawn: Results, measures: Measures) -> None:
+    tables = {block.name: block for block in ranking_section(drawn, measures).blocks if isinstance(block, Table)}
+    (chart,) = (c for c in rank_charts(tables.values(), "Data: mine") if c.name == "behind-the-best")
+    assert chart.document is not None
+    shown = 0
+    for one in chart.document["series"]:
+        frame = tables[f"differences-{one['keys']['kind']}"].frame
+        for place, *found in zip(one["y"], one["x"], one["low"], one["high"], strict=True):
+            algorithm, training = chart.document["y"]["names"][place].split(", ")
+            own = (frame["algorithm"] == algorithm) & (frame["training"] == training)
+            ((_, row),) = frame[own & (frame["protocol"] == one["keys"]["protocol"])].iterrows()
+            assert row["told"] == one["keys"]["told"]
+            assert found == rounded([row["lacking"], row["lacking_low"], row["lacking_high"]])
+            shown += 1
+    assert shown == sum(len(tables[f"differences-{kind}"].frame) for kind in KINDS)
+    assert set(chart.files) == {"behind-the-best-unknown", "behind-the-best-negative"}
+
+
+def test_bars_of_ranks_are_as_wide_as_the_critical_difference() -> None:
+    """So that two of them touch if and only if their methods cannot be told apart; none where all are equal."""
+    frame = pd.DataFrame({"algorithm": ["MSS", "EVM", "MLS"], "mean_rank": [1.25, 2.0, 2.75]})
+    frame = frame.assign(told=["best", "cannot be told", "worse"], critical_difference=1.0)
+    found = rank_charts([Table(name="ranks-systems-unknown", title="", frame=frame, columns=())], "Data: mine")
+    (document,) = (chart.document for chart in found)
+    assert document is not None
+    names = document["y"]["names"]
+    ends = {names[one["y"][0]]: (one["low"][0], one["high"][0]) for one in document["series"]}
+    assert ends == {"MSS": (0.75, 1.75), "EVM": (1.5, 2.5), "MLS": (2.25, 3.25)}
+    assert names[::-1] == ["MSS", "EVM", "MLS"]
+    blind = Table(name="ranks-systems-unknown", title="", frame=frame.assign(critical_difference=math.inf), columns=())
+    ((document,),) = ([chart.document for chart in rank_charts([blind], "")],)
+    assert document is not None
+    assert all(one["low"] == [None] for one in document["series"])
 
 
 # --- settings ------------------------------------------------------------------------------------------------------
