@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see of _PUBLIC
+    from oscbench.api.benchmark import benchmark
     from oscbench.api.evaluate import evaluate
     from oscbench.api.extract import extract
     from oscbench.api.methods import methods
+    from oscbench.api.report import write_report
     from oscbench.api.session import open_session
     from oscbench.api.threshold import threshold
     from oscbench.api.train import train
@@ -23,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
+    "benchmark",
     "evaluate",
     "extract",
     "load_features",
@@ -32,9 +35,11 @@ __all__ = [
     "threshold",
     "train",
     "tune",
+    "write_report",
 ]
 
 _PUBLIC = {
+    "benchmark": "oscbench.api.benchmark",
     "evaluate": "oscbench.api.evaluate",
     "extract": "oscbench.api.extract",
     "load_features": "oscbench.runs",
@@ -44,6 +49,7 @@ _PUBLIC = {
     "threshold": "oscbench.api.threshold",
     "train": "oscbench.api.train",
     "tune": "oscbench.api.tune",
+    "write_report": "oscbench.api.report",
 }
 """The module that each public name is loaded from.
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from oscbench.features import FeatureSet
+from oscbench.labels import UNKNOWN
 from oscbench.metrics import Scores, confidence
 from oscbench.numerics.softmax import softmax
 from oscbench.origin import Origin
@@ -87,5 +88,8 @@ def _own_origin(train: FeatureSet) -> Origin:
 def _network_confidence(part: FeatureSet) -> dict[str, float | None] | None:
     if part.logits is None:
         return None
-    found = confidence(part.labels, softmax(part.logits), n_known=part.n_known)
-    return {name: None if math.isnan(value) else value for name, value in found._asdict().items()}
+    probabilities = softmax(part.logits)
+    found = confidence(part.labels, probabilities, n_known=part.n_known)
+    unknown = confidence(part.labels, probabilities, n_known=part.n_known, negative_labels=(UNKNOWN,)).negative
+    values = found._asdict() | {"unknown": unknown}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}

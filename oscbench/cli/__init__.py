@@ -24,6 +24,7 @@ VERBS = (
     "evaluate",
     "threshold",
     "export",
+    "report",
     "doctor",
 )
 """Modules of this package in the order of the help page; each has ``register(app)``."""

@@ -191,9 +191,19 @@ def _print_search(algorithm: str, search: dict[str, Any]) -> None:
     )
     if "published" in search:
         published = search["published"]
-        here = f"; here it reaches {published['sum_here']:.4f}" if published["sum_here"] is not None else ""
+        here = _beside_published(search)
         print(f"  published  {_setting(published['params'])}: sum {published['sum']:.4f} on ImageNet{here}")
     print(f"  files      {search['folder']}/{{trials.csv,trials.parquet,best.yaml}}")
+
+
+def _beside_published(search: dict[str, Any]) -> str:
+    """What can be said beside the published sum, which is by a rule and a kind of score of its own."""
+    published = search["published"]
+    if published["sum_here"] is not None:
+        here, best = published["sum_here"], published["best_here"]
+        return f"; by the same rule it reaches {here:.4f} here, the setting above {best:.4f}"
+    same = search["ccr_rule"] == search["score_kind"] == published["rule"]
+    return "" if same else ", by another rule or score than the sum above"
 
 
 def print_warnings(report: dict[str, Any], *, several: bool) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import pandas as pd
 
+    from oscbench.report.plots.style import Figure
+
 Mark = Literal["best", "second", "third", "holds", "fails", "open"]
 
 STD, LOW, HIGH = "_std", "_low", "_high"
@@ -61,7 +63,8 @@ class Column:
         text = f"{value:.{self.decimals}f}"
         if std == std:
             return f"{text} ± {std:.{self.decimals}f}"
-        return text if low != low else f"{text} [{low:.{self.decimals}f}, {high:.{self.decimals}f}]"
+        ends = ("-" if end != end else f"{end:.{self.decimals}f}" for end in (low, high))  # one may be out of reach
+        return text if low != low and high != high else f"{text} [{', '.join(ends)}]"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,15 +98,17 @@ class Chart:
         name: Of its files, and its place in the page.
         title: Above it.
         document: Series, axes and arrangements, as ``page/chart.js`` reads them; ``None``: the file is shown instead.
-        figure: Draws the same: a figure of matplotlib, which only ``plots/`` knows.
+        figure: Draws the same with matplotlib.
         note: How it is to be read.
+        files: More files of it by name, where it has several forms.
     """
 
     name: str
     title: str
     document: dict[str, Any] | None
-    figure: Callable[[], Any] | None
+    figure: Callable[[], Figure] | None
     note: str = ""
+    files: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

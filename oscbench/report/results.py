@@ -254,14 +254,14 @@ class _Reader:
         self.work = [work for work in found if work is not None]
         self._demo = {work.data for work in self.work if work.stage == "images"}  # only embedded data are drawn here
         self._by_folder = {work.folder: work for work in self.work}
-        self._origins: dict[str, Origin] = {}
+        self._origins: dict[tuple[Path, str], Origin] = {}  # equal data of two names have equal fingerprints
 
     def results(self) -> Results:
         """All that could be read."""
         for work in self._of("features"):
             info = self._tried(work.folder, partial(read_info, FeatureInfo, work.folder / "val", "extract again"))
             if info is not None and info.origin.data == work.data:
-                self._origins[info.origin.train] = info.origin
+                self._origins[work.folder.parent, info.origin.train] = info.origin
         cells = self._read("scores", self._cell)
         self._demo |= {cell.origin.data for cell in cells if cell.origin.demo}
         return Results(
@@ -354,7 +354,7 @@ class _Reader:
     def _network(self, work: Work) -> Network:
         epochs = work.folder / "epochs.csv"
         return Network(
-            origin=self._origins.get(work.fingerprint) or self._trained(work),
+            origin=self._origins.get((work.folder.parent, work.fingerprint)) or self._trained(work),
             folder=work.folder,
             stage=work.stage,
             epochs=pd.read_csv(epochs) if epochs.exists() else pd.DataFrame(),

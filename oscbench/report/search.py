@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from oscbench.tuning.published import SOURCE
+from oscbench.tuning.published import SOURCE, SameRule, by_the_paper
 from oscbench.tuning.search import Search
 from oscbench.tuning.space import edge_warnings
-from oscbench.tuning.trials import RATES, best_of, plain_value, ranked, read_trials
+from oscbench.tuning.trials import RATES, Best, best_of, plain_value, ranked, read_trials
 
 
 def report_of(searches: Sequence[Search]) -> dict[str, Any]:
@@ -59,22 +59,29 @@ def _search_report(search: Search) -> dict[str, Any]:
         "folder": str(search.folder),
     }
     if search.published is not None:
+        here = _same_rule(search, table, best)
         report["published"] = {
             "params": search.published.setting,
             "sum": search.published.sum,
-            "sum_here": _sum_of(table, search.complete(search.published.setting)),
+            "rule": "published",
+            # by the same rule and kind of score; nothing where they were not computed: other sums are no comparison
+            "score_kind": here.score_kind if here is not None else None,
+            "sum_here": here.published if here is not None else None,
+            "best_here": here.best if here is not None else None,
             "source": SOURCE,
         }
     return report
 
 
-def _sum_of(table: pd.DataFrame, setting: dict[str, Any]) -> float | None:
-    """What a setting reached in this table; ``None`` when it was not tried."""
+def _same_rule(search: Search, table: pd.DataFrame, best: Best) -> SameRule | None:
+    """What the published setting and the best one reach by the rule of the published sum; ``None`` if unknown."""
+    if search.published is None or not by_the_paper(best.ccr_rule, best.score_kind):
+        return SameRule.read(search.folder)
     chosen = table["status"] == "done"
-    for name, value in setting.items():
+    for name, value in search.complete(search.published.setting).items():
         chosen &= table[name] == value
     found = table.loc[chosen.fillna(False).astype(bool), "sum"]
-    return float(found.iloc[0]) if len(found) else None
+    return SameRule(published=float(found.iloc[0]), best=best.sum) if len(found) else None
 
 
 def _over_seeds(searches: Sequence[Search]) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from oscbench.stages.stage import Given, Room, Stage
 from oscbench.stages.training import TrainingOptions
 from oscbench.tuning.evaluator import AnyEvaluator, SharedFeatures, Watcher, check_validation
 from oscbench.tuning.proposals import GENERATION
+from oscbench.tuning.published import compare_with_published
 from oscbench.tuning.search import DEFAULT_TRIALS, Search, SearchKind, SearchRun, trial_count
 from oscbench.tuning.space import SearchSpace
 from oscbench.tuning.trials import FINISHED, read_trials
@@ -286,6 +287,9 @@ class Tune(Stage[SearchConfig, SearchResult]):
             done = run.done
         if done < search.total:
             return None
+        if self.base is None:  # the published setting of a method that fine-tunes would have to be trained first
+            splits = self.features.load()
+            compare_with_published(search, best.params, splits.train, splits.val, memory=self.memory)
         return SearchResult(trials=done, params=best.params, sum=best.sum)
 
     def _evaluator(self, search: Search, session: Session) -> AnyEvaluator:

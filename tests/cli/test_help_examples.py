@@ -14,8 +14,8 @@ from written_commands import commands_below
 
 from oscbench.cli import app
 
-LONG_VERBS = ("train", "extract", "tune", "benchmark")
-"""Their examples are whole jobs: minutes each, so they run with the long tests."""
+LONG_VERBS = ("train", "extract", "tune", "benchmark", "report")
+"""Their examples are whole jobs of minutes each, or show what those have made, so they run with the long tests."""
 
 SERVERS = ("watch",)
 """Run until they are stopped; tests/distributed/test_watch.py opens them in a browser."""

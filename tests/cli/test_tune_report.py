@@ -13,20 +13,25 @@ from typing import Any
 import pytest
 from feature_factory import make_features
 from rich.console import Console
-from search_factory import is_finished, make_search
+from search_factory import FeatureSearch, is_finished, make_search, shared
 
 from oscbench.cli.tune_view import LiveView, print_report, print_reports, print_warnings
+from oscbench.labels import NEGATIVE
+from oscbench.metrics import ccr_fpr_sum, oscr_curve
 from oscbench.notes import Note
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.progress import PassProgress
 from oscbench.report.search import report_of
 from oscbench.tuning.evaluator import SharedFeatures
-from oscbench.tuning.search import Search, SearchRun
+from oscbench.tuning.published import FILE, compare_with_published
+from oscbench.tuning.search import SearchRun
 from oscbench.tuning.space import load_space
 from oscbench.tuning.trials import RATES, read_trials
 
 
-def finished(runs: Path, seed: int, overrides: tuple[str, ...], data: str = "demo-1234", **changes: Any) -> Search:
+def finished(
+    runs: Path, seed: int, overrides: tuple[str, ...], data: str = "demo-1234", **changes: Any
+) -> FeatureSearch:
     params = POSTPROCESSORS.info("openmax").params
     search = make_search(
         runs,
@@ -43,11 +48,21 @@ def finished(runs: Path, seed: int, overrides: tuple[str, ...], data: str = "dem
     )
     with SearchRun(search) as run:
         settings = run.remaining()
-        evaluator = SharedFeatures("openmax", search.train, search.validation)
+        evaluator = shared(search)
         for setting, outcome in zip(settings, evaluator(settings), strict=True):
             run.record(setting, outcome)
-        run.finish()
+        best = run.finish()
+    compare_with_published(search, best.params, search.train, search.validation)  # as the stage does
     return search
+
+
+def published_sum(search: FeatureSearch, setting: dict[str, Any]) -> float:
+    """The setting fitted and read by itself, as the evaluation paper's code does."""
+    entry = POSTPROCESSORS.info("openmax")
+    fitted = entry.value(entry.params(**setting), score_kind="published").fit(search.train)
+    found = fitted.predict(search.validation.inputs())
+    curve = oscr_curve(search.validation.labels, found, unknown_label=NEGATIVE)
+    return ccr_fpr_sum(curve, rule="published")
 
 
 GRID = ("tail_size=5,1000", "distance_multiplier=1.5,2.0", "alpha=3,10")
@@ -61,20 +76,54 @@ def test_report_of_one_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (found,) = report["searches"]
     assert found["sum"] == table["sum"].max()
     assert found["trials"] == found["total"] == 8
-    published = table.query("tail_size == 1000 and distance_multiplier == 2.0 and alpha == 10")["sum"]
-    assert found["published"]["sum"] == 1.5823
-    assert found["published"]["sum_here"] == published.item()
+    published = found["published"]
+    assert (published["sum"], published["rule"], published["score_kind"]) == (1.5823, "published", "published")
+    here = published_sum(search, {"tail_size": 1000, "distance_multiplier": 2.0, "alpha": 10})
+    assert published["sum_here"] == pytest.approx(here)
+    assert published["best_here"] == pytest.approx(published_sum(search, found["params"]))
+    own_rule = table.query("tail_size == 1000 and distance_multiplier == 2.0 and alpha == 10")["sum"].item()
+    assert published["sum_here"] != own_rule  # another rule, another score
     assert "over_seeds" not in report
     print_report(report)
     print_warnings(report, several=False)
     out, err = capsys.readouterr()
     assert out.startswith("Data: demo-1234 (embedded demonstration images, not ImageNet), protocol p1")
-    assert "published  tail_size 1000, distance_multiplier 2, alpha 10: sum 1.5823 on ImageNet; here it reaches" in out
+    assert "published  tail_size 1000, distance_multiplier 2, alpha 10: sum 1.5823 on ImageNet; by the same rule" in out
+    assert f"it reaches {here:.4f} here, the setting above {published['best_here']:.4f}" in out
     assert f"sum {found['sum']:.4f}" in out
     assert str(search.folder) in out
     edges = [name for name in ("tail_size", "distance_multiplier", "alpha") if f"the best {name} " in err]
     assert edges == ["tail_size", "distance_multiplier", "alpha"]  # of two values each is an edge
     assert "warning" not in out
+
+
+def test_sums_by_other_rules_are_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search = finished(tmp_path, 0, GRID)
+    (search.folder / FILE).unlink()  # as where each setting is a network, and none has the published dummies
+    report = report_of([search])
+    published = report["searches"][0]["published"]
+    assert [published[name] for name in ("sum_here", "best_here", "score_kind")] == [None] * 3
+    print_report(report)
+    assert "sum 1.5823 on ImageNet, by another rule or score than the sum above\n" in capsys.readouterr().out
+
+
+def test_a_search_by_the_published_rule_has_the_comparison_in_its_table(tmp_path: Path) -> None:
+    search = finished(tmp_path, 0, GRID, rule="published", score_kind="published")
+    assert not (search.folder / FILE).exists()
+    published = report_of([search])["searches"][0]["published"]
+    setting = {"tail_size": 1000, "distance_multiplier": 2.0, "alpha": 10}
+    assert published["sum_here"] == pytest.approx(published_sum(search, setting))
+
+
+def test_a_published_setting_that_fails_here_leaves_no_comparison(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search = finished(tmp_path, 0, GRID)
+    (search.folder / FILE).unlink()
+    without = dataclasses.replace(search.train, logits=None)
+    compare_with_published(search, {"tail_size": 5}, without, search.validation)
+    assert not (search.folder / FILE).exists()
+    assert "no comparison with the published setting: " in caplog.text
 
 
 def test_mean_and_deviation_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

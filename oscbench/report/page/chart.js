@@ -20,14 +20,42 @@ function enhanceChart(block) {
   const state = initialState(chart);
   const [tools, legend, panels] = ["tools", "legend", "panels"].map((name) => make("div", { className: name }));
   if (chart.wide) panels.style.setProperty("--panel", `${chart.wide}rem`);
+  const figures = () => panels.querySelectorAll(".panel");
+  const refresh = () => figures().forEach((figure) => figure.redraw(true));
   const arrange = () => {
     drawLegend(chart, state, legend, refresh);
-    panels.replaceChildren(...makePanels(chart, state));
+    const { found, columns } = makePanels(chart, state);
+    panels.classList.toggle("grid", columns > 1 && !chart.wide);
+    panels.style.setProperty("--columns", columns);
+    panels.style.setProperty("--print-columns", chart.wide ? 1 : columns % 3 ? 2 : 3);
+    panels.replaceChildren(...found);
+    refresh(); // now that the panels have their widths
   };
-  const refresh = () => panels.querySelectorAll(".panel").forEach((figure) => figure.redraw(true));
   tools.append(...makeTools(chart, state, arrange, refresh));
   block.append(tools, legend, panels);
   arrange();
+  let width = panels.clientWidth;
+  new ResizeObserver(() => {
+    if (panels.clientWidth === width) return;
+    width = panels.clientWidth;
+    figures().forEach((figure) => figure.redraw());
+  }).observe(panels);
+}
+
+let printing = false;
+
+/** On paper as many panels stand side by side as the style sheet says; their width there is not known yet. */
+function printWidth(figure) {
+  if (!printing) return 0;
+  const columns = Number(getComputedStyle(figure.parentElement).getPropertyValue("--print-columns")) || 2;
+  return Math.round(680 / columns) - 12;
+}
+
+for (const event of ["beforeprint", "afterprint"]) {
+  addEventListener(event, () => {
+    printing = event === "beforeprint";
+    document.querySelectorAll(".panel").forEach((figure) => figure.redraw());
+  });
 }
 
 // --- controls --------------------------------------------------------------------------------------------------------
@@ -111,18 +139,24 @@ function swatchOf(chart, { colour, line }) {
 
 // --- panels ----------------------------------------------------------------------------------------------------------
 
-/** The figures of an arrangement, in the order of the keys' values. */
+const MOST_COLUMNS = 6;
+
+/** The figures of an arrangement in the order of the keys' values, the last key's across; a gap where there is none. */
 function makePanels(chart, state) {
   const apart = state.arrangement.panels;
-  const rank = (key, value) => Object.keys(chart.keys[key].values).indexOf(value);
-  const groups = new Map();
-  for (const one of chart.series) {
-    if (!chart.choose.every((key) => one.keys[key] === state.chosen[key])) continue;
-    const id = apart.map((key) => String(rank(key, one.keys[key])).padStart(4, "0")).join();
-    groups.set(id, [...(groups.get(id) ?? []), one]);
-  }
-  const found = [...groups].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, series]) => makePanel(chart, state, series));
-  return found.length ? found : [make("p", { className: "note" }, "Nothing of this kind in the runs folder.")];
+  const series = chart.series.filter((one) => chart.choose.every((key) => one.keys[key] === state.chosen[key]));
+  if (!series.length) return { found: [make("p", { className: "note" }, "Nothing of this kind in the runs folder.")], columns: 1 };
+  const groups = Map.groupBy(series, (one) => JSON.stringify(apart.map((key) => one.keys[key])));
+  const present = (key) => Object.keys(chart.keys[key].values).filter((value) => series.some((one) => one.keys[key] === value));
+  const places = apart.reduce((tuples, key) => tuples.flatMap((tuple) => present(key).map((value) => [...tuple, value])), [[]]);
+  const last = apart.length > 1 ? present(apart.at(-1)).length : 1;
+  const columns = last <= MOST_COLUMNS && places.length <= 2 * groups.size ? last : 1;
+  const found = places.flatMap((place) => {
+    const group = groups.get(JSON.stringify(place));
+    if (group) return [makePanel(chart, state, group)];
+    return columns > 1 ? [make("div", { className: "gap" })] : [];
+  });
+  return { found, columns };
 }
 
 const labelOf = (chart, key, value) => chart.keys[key].values[value].label;
@@ -146,7 +180,7 @@ function makePanel(chart, state, all) {
 
   figure.redraw = (afresh = false) => {
     panel.scale = state.scale;
-    panel.width = figure.classList.contains("large") ? 900 : (chart.wide ?? 21) * 21;
+    panel.width = printWidth(figure) || figure.clientWidth || 360;
     panel.series = all.filter((one) => Object.entries(one.keys).every(([key, value]) => !state.off[key].has(value)));
     for (const one of panel.series) one.style = { colour: style(colour, one), line: style(line, one) };
     if (afresh) panel.view = null;
@@ -163,7 +197,6 @@ function makePanel(chart, state, all) {
     figure.redraw();
   });
   listen(panel, figure, svg, tip);
-  figure.redraw(true);
   return figure;
 }
 

@@ -25,10 +25,11 @@ function makeAxis(spec, log, view, start, end) {
   const outer = (value) => (log ? 10 ** value : value);
   const at = (value) => start + ((inner(value) - view[0]) / (view[1] - view[0])) * (end - start);
   const back = (place) => outer(view[0] + ((place - start) / (end - start)) * (view[1] - view[0]));
-  return { spec, view, start, end, at, back, inner, ticks: ticksOf(spec, log, view) };
+  return { spec, view, start, end, at, back, inner, ticks: ticksOf(spec, log, view, end > start ? (end - start) / 50 : (start - end) / 30) };
 }
 
-function ticksOf(spec, log, view) {
+/** Values with their names, about as many numbers as there is room for. */
+function ticksOf(spec, log, view, room) {
   const [low, high] = [Math.min(...view), Math.max(...view)];
   if (spec.names) return spec.names.map((name, i) => [i, name]).filter(([i]) => i >= low && i <= high);
   if (log && high - low >= 1) {
@@ -37,7 +38,7 @@ function ticksOf(spec, log, view) {
     return decades;
   }
   const [first, last] = log ? [10 ** low, 10 ** high] : [low, high];
-  const rough = (last - first) / 5;
+  const rough = (last - first) / clamped(Math.floor(room), 2, 6);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
   const ticks = [];
@@ -115,7 +116,11 @@ const MARKS = {
   },
   bar(one, x, y) {
     const half = Math.abs(y.at(0.36) - y.at(0));
-    return one.x.map((value, i) => (value === null ? "" : `<path style="fill:var(--c${one.style.colour % COLOURS})" d="M${x.at(one.base ? one.base[i] : 0)} ${y.at(one.y[i]) - half}H${x.at(value + (one.base ? one.base[i] : 0))}v${2 * half}H${x.at(one.base ? one.base[i] : 0)}Z"/>`)).join("");
+    return one.x.map((value, i) => {
+      const base = one.base?.[i] ?? 0;
+      if (value === null) return "";
+      return `<path style="fill:var(--c${one.style.colour % COLOURS})" d="M${x.at(base)} ${y.at(one.y[i]) - half}H${x.at(base + value)}v${2 * half}H${x.at(base)}Z"/>`;
+    }).join("");
   },
 };
 
@@ -146,10 +151,12 @@ const XY = {
   draw(panel) {
     const { spec, scale, series, width } = panel;
     const names = spec.y.names;
-    panel.height = names ? 24 + MARGIN.top + MARGIN.bottom + 19 * names.length : Math.round(width * (width > 500 ? 0.55 : 0.66));
+    panel.height = names ? 24 + MARGIN.top + MARGIN.bottom + 19 * names.length : Math.round(clamped(width * 0.62, 170, 520));
     const left = names ? 14 + 6.1 * Math.min(30, Math.max(...names.map((name) => name.length))) : 50;
     const all = (pick) => series.flatMap((one) => pick.flatMap((name) => one[name] ?? []));
-    panel.view ??= { x: extent(spec.x, scale, all(["x", "low", "high"])), y: extent(spec.y, Object.keys(spec.y.scales)[0], all(["y"])) };
+    panel.view ??= { x: extent(spec.x, scale, all(["x", "low", "high", "top"])), y: extent(spec.y, Object.keys(spec.y.scales)[0], all(["y"])) };
+    if (series[0].mark === "bar") panel.view.x[0] = Math.max(0, panel.view.x[0]);
+    if (series[0].mark === "stairs") panel.view.y[0] = Math.max(0, panel.view.y[0]);
     const x = makeAxis(spec.x, scale === "log", panel.view.x, left, width - MARGIN.right);
     const y = makeAxis(spec.y, false, panel.view.y, panel.height - MARGIN.bottom, MARGIN.top);
     Object.assign(panel, { axes: { x, y } });
@@ -194,7 +201,7 @@ const HEAT = {
       if (value === null) return "";
       const share = shareOf(value, map.range);
       const place = `x="${(x.at(i) - wide / 2).toFixed(1)}" y="${(y.at(j) - high / 2).toFixed(1)}"`;
-      const text = wide < 32 ? "" : `<text x="${x.at(i)}" y="${y.at(j) + 4}" text-anchor="middle" style="fill:${share > 0.55 ? "var(--paper)" : "var(--ink)"}">${value.toFixed(2)}</text>`;
+      const text = wide < 24 ? "" : `<text x="${x.at(i)}" y="${y.at(j) + 4}" text-anchor="middle" style="fill:${share > 0.55 ? "var(--paper)" : "var(--ink)"}">${value.toFixed(2)}</text>`;
       return `<rect ${place} width="${wide - 1}" height="${high - 1}" style="fill:${shade(share)}"/>${text}`;
     }));
     const marks = map.marks.map(([i, j, , dashed]) => `<rect class="noted" style="stroke-dasharray:${dashed ? "3 2" : "none"}" x="${x.at(i) - wide / 2}" y="${y.at(j) - high / 2}" width="${wide - 1}" height="${high - 1}"/>`);
@@ -229,7 +236,7 @@ const PARALLEL = {
       const ticks = axis.ticks.map(([share, name]) => `<text x="${at(k) + 5}" y="${bottom - share * (bottom - top) + 4}">${escaped(name)}</text>`);
       return `<path class="frame" d="M${at(k)} ${top}V${bottom}"/><text x="${at(k)}" y="18" text-anchor="middle">${escaped(axis.label)}</text>${ticks.join("")}`;
     });
-    return lines.join("") + axes.join("");
+    return `${lines.join("")}<g class="halo">${axes.join("")}</g>`;
   },
   nearest(panel, px, py) {
     const [set] = panel.series;

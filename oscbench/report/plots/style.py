@@ -6,6 +6,7 @@ change too, for grey prints, and legends stand below the axes so that fifteen cu
 
 from __future__ import annotations
 
+import io
 import logging
 import textwrap
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Figure  # for those that may not import matplotlib
 
 from oscbench.artifacts import atomic_file
 
@@ -71,6 +72,14 @@ def save_figure(figure: Figure, folder: Path, name: str, *, dpi: int = 160) -> l
             figure.savefig(temporary, format=path.suffix[1:], dpi=dpi, metadata=metadata)
             figure.set_layout_engine("none")  # laid out for the first file, and that takes longer than drawing
     return paths
+
+
+def svg_text(figure: Figure) -> str:
+    """The figure as SVG; equal figures give equal texts."""
+    text = io.StringIO()
+    with mpl.rc_context(SETTINGS | {"svg.fonttype": "none", "svg.hashsalt": "oscbench"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
 
 
 def set_title(figure: Figure, title: str) -> None:

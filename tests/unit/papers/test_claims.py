@@ -92,6 +92,52 @@ def test_a_missing_cell_makes_a_figure_missing_or_leaves_it_alone(claim):
             assert np.isnan(found) or found == pytest.approx(whole), (statistic.name, place)
 
 
+def test_a_rate_that_nobody_reaches_is_nobodys_and_equals_share_a_column():
+    statistics = {statistic.name: statistic for claim in CLAIMS for statistic in claim.statistics}
+    eos, garbage, other, lowest, mean = (
+        statistics[name]
+        for name in (
+            "share of the 18 columns that EOS wins",
+            "share of the 18 columns that Garbage wins",
+            "share of the 18 columns whose best CCR is not at the best AUROC",
+            "smallest Kendall correlation of AUROC with CCR",
+            "mean of it on P3, unknowns",
+        )
+    )
+    values = panel([printed_results()]).values
+    before = {statistic: statistic.of(Panel(values=values))[0] for statistic in (eos, garbage, other)}
+    values[..., 0] = 0  # nobody reaches 1e-3: twelve columns are left
+    won = [panel_columns(values)[:, column].argmax() // 5 for column in range(12)]
+    assert eos.of(Panel(values=values))[0] == pytest.approx(won.count(2) / 12)
+    assert garbage.of(Panel(values=values))[0] == pytest.approx(won.count(1) / 12)
+    assert before[eos] == pytest.approx(17 / 18)
+    missed = [
+        panel_columns(values)[:, column].argmax() != np.repeat(panel_aurocs(values), 2, axis=1)[:, column].argmax()
+        for column in range(12)
+    ]
+    assert other.of(Panel(values=values))[0] == pytest.approx(np.mean(missed))
+    taus = [
+        kendalltau(np.repeat(panel_aurocs(values), 2, axis=1)[:, column], panel_columns(values)[:, column]).statistic
+        for column in range(12)
+    ]
+    assert lowest.of(Panel(values=values))[0] == pytest.approx(min(taus))
+    assert mean.of(Panel(values=values))[0] == pytest.approx(np.mean(taus[-2:]))
+    values[..., :3] = 0.5  # all alike: five of fifteen systems have each training
+    assert eos.of(Panel(values=values))[0] == pytest.approx(1 / 3)
+    assert other.of(Panel(values=values))[0] == 0
+    assert np.isnan(lowest.of(Panel(values=values))[0])
+
+
+def panel_columns(values):
+    """(15, 12) CCR at 1e-2 and 1e-1 of all systems, for each protocol and kind."""
+    return np.array([values[0, :, t, a, :, 1:3].ravel() for t in range(3) for a in range(5)])
+
+
+def panel_aurocs(values):
+    """(15, 6) AUROC beside them."""
+    return np.array([values[0, :, t, a, :, MEASURES.index("auroc")].ravel() for t in range(3) for a in range(5)])
+
+
 def test_a_blank_rate_counts_as_nothing_and_rows_of_other_methods_are_left_out():
     table = printed_results()
     more = pd.concat([table, table.assign(algorithm="knn", accuracy=1.0), table.assign(protocol="mine")])

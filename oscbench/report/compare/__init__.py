@@ -1,0 +1,1 @@
+"""What was measured here beside what the two papers printed."""
