@@ -127,8 +127,8 @@ def test_curves_are_those_of_the_metrics(chosen: Results) -> None:
 
 def test_a_thinned_curve_tells_the_tables_figures_and_no_others() -> None:
     generator = np.random.default_rng(0)
-    labels = np.concatenate((np.arange(30_000) % 3, np.full(20_000, NEGATIVE)))
-    scores = generator.normal(size=(50_000, 3))
+    labels = np.concatenate((np.arange(30_000) % 3, np.full(19_937, NEGATIVE)))
+    scores = generator.normal(size=(49_937, 3))
     scores[np.arange(30_000), labels[:30_000]] += 1.5
     curve = oscr_curve(labels, scores, unknown_label=NEGATIVE)
     fpr, ccr = step_points(curve)
