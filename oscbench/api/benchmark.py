@@ -15,7 +15,6 @@ from oscbench.api.session import Asked, Loader, LogView, chosen_losses, open_ses
 from oscbench.errors import StoppedError, UsageError
 from oscbench.papers.panel import ALGORITHMS as PUBLISHED_ALGORITHMS
 from oscbench.progress import LOG_EVERY_SECONDS, duration
-from oscbench.protocols.base import PUBLISHED as PUBLISHED_PROTOCOLS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +60,7 @@ class BenchmarkResult:
 
 
 def benchmark(
-    protocols: Sequence[int | str] = PUBLISHED_PROTOCOLS,
+    protocols: Sequence[int | str] = (1, 2, 3),
     *,
     losses: str | Sequence[str] = "all",
     algorithms: str | Sequence[str] = PUBLISHED,

@@ -72,6 +72,18 @@ def write_report(
         compare: ``paper`` puts the published figures beside the measured ones.
         rule: How CCR at a rate is read from the curve.
         data: Image folder, for the contact sheets of images that were not drawn here.
+
+    >>> import tempfile
+    >>> from oscbench.api.tune import tune
+    >>> from oscbench.data.synthetic import demo_features
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for split, rows in demo_features().items():
+    ...         rows.save(Path(folder) / "mine" / split)
+    ...     here = {"features": f"{folder}/mine", "runs": f"{folder}/runs", "local": True}
+    ...     _ = tune("gen", settings={"gamma": [0.1, 0.5], "top": [3]}, **here)
+    ...     made = write_report(f"{folder}/runs", f"{folder}/report")
+    ...     made.page.name, made.left_out
+    ('index.html', ())
     """
     from oscbench.artifacts import atomic_folder, write_text
     from oscbench.report.document import Subject, make_part

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 def report(
     out: Annotated[
         Path, typer.Option("--out", help="Folder for index.html, tables/ and figures/; an older report is replaced.")
-    ],
+    ] = Path("report"),
     runs: RunsOption = Path("runs"),
     compare: Annotated[
         Literal["paper"] | None, typer.Option("--compare", help="Put the published figures beside the measured ones.")

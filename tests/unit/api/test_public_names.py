@@ -20,7 +20,9 @@ import oscbench.api
 from oscbench.cli import VERBS
 
 FUNCTIONS = [name for name in oscbench.__all__ if name != "__version__"]
-BOTH = [verb for verb in VERBS if verb in FUNCTIONS]
+NAMED = {"report": "write_report"}
+"""Functions that cannot be called as their verb is, which is the name of a module."""
+BOTH = [verb for verb in VERBS if NAMED.get(verb, verb) in FUNCTIONS]
 """Verbs of the command line that are functions too."""
 
 MODULES = ["oscbench.runs", *(f"oscbench.api.{module.name}" for module in pkgutil.iter_modules(oscbench.api.__path__))]
@@ -34,12 +36,22 @@ PRINTED = {"json", "as_json"}
 WRITTEN = {"evaluate": {"plots", "fpr"}}
 """Options that are a method of the result: ``evaluate(…).plots(folder, fpr=…)``."""
 
-HOW = {"session", "view"}
+HOW = {"session", "view", "spectator"}
 """What only a program can hand in."""
 
 
 def test_the_functions_of_the_issue_are_there() -> None:
-    wanted = {"tune", "train", "extract", "evaluate", "threshold", "methods", "load_features", "load_scores"}
+    wanted = {
+        "tune",
+        "train",
+        "extract",
+        "evaluate",
+        "benchmark",
+        "threshold",
+        "methods",
+        "load_features",
+        "load_scores",
+    }
     assert wanted <= set(FUNCTIONS)
     assert sorted(oscbench.__all__) == oscbench.__all__
     for name in FUNCTIONS:
@@ -90,24 +102,27 @@ def options_of(verb: str) -> dict[str, inspect.Parameter]:
 
 
 def plain(default: Any) -> Any:
-    """A default as it can be compared: a path is its text, and an empty sequence is nothing."""
-    return str(default) if isinstance(default, Path) else None if default == () else default
+    """A default as it can be compared: a path is its text, a sequence a list with commas, an empty one nothing."""
+    if isinstance(default, tuple):
+        return ",".join(map(str, default)) or None
+    return str(default) if isinstance(default, Path) else default
 
 
 @pytest.mark.parametrize("verb", BOTH)
 def test_functions_and_commands_have_the_same_options_and_defaults(verb: str) -> None:
-    parameters, options = inspect.signature(getattr(oscbench, verb)).parameters, options_of(verb)
+    function = getattr(oscbench, NAMED.get(verb, verb))
+    parameters, options = inspect.signature(function).parameters, options_of(verb)
     assert set(parameters) - HOW == set(options)
     for name, option in options.items():
         assert plain(parameters[name].default) == plain(option.default), name
     positional = [name for name, given in parameters.items() if given.kind is not inspect.Parameter.KEYWORD_ONLY]
     assert 1 <= len(positional) <= 2
-    said = inspect.getdoc(getattr(oscbench, verb)) or ""
+    said = inspect.getdoc(function) or ""
     assert len(options) == 1 or all(f"\n    {name}: " in said for name in parameters)
 
 
 def test_the_comparison_has_something_to_compare() -> None:
-    assert {"train", "extract", "tune", "evaluate", "threshold", "methods"} <= set(BOTH)
+    assert {"train", "extract", "tune", "benchmark", "evaluate", "report", "threshold", "methods"} <= set(BOTH)
 
 
 @pytest.mark.parametrize(
