@@ -184,6 +184,9 @@ def test_the_pointer_tells_a_curves_value(page: Page, results: Results) -> None:
     for across in (0.5, 0.7, 0.9):
         for down in (0.2, 0.6):
             page.mouse("mouseMoved", x + across * width, y + down * height)
+            left, top, wide, high = box(page, f"{CURVES} .panel:first-child .tip")
+            assert x <= left <= left + wide <= x + 1.5 * width
+            assert y - high <= top <= top + high <= y + height  # beside the curve, not below the figure
             name = texts(page, f"{CURVES} .tip b")[0]
             rate, ccr = (float(text.split(": ")[1]) for text in texts(page, f"{CURVES} .tip span"))
             algorithm = {"MSS": "mss", "OpenMax": "openmax"}[name]

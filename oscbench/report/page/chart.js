@@ -217,7 +217,8 @@ function listen(panel, figure, svg, tip) {
     const unit = svg.clientWidth / panel.width;
     const left = found.px * unit + (found.px > panel.width / 2 ? -tip.offsetWidth - 14 : 14);
     tip.style.left = `${Math.max(0, left)}px`;
-    tip.style.top = `${svg.offsetTop + Math.max(0, found.py * unit - tip.offsetHeight - 6)}px`;
+    const above = svg.getBoundingClientRect().top - figure.getBoundingClientRect().top; // an SVG has no offsetTop
+    tip.style.top = `${above + Math.max(0, found.py * unit - tip.offsetHeight - 6)}px`;
     return undefined;
   };
   const zoom = (x, y) => {

@@ -60,11 +60,6 @@ def _sortable(value: Any) -> str:
     return "" if pd.isna(value) else f"{value:020.6f}"
 
 
-def distinct(frame: pd.DataFrame, keys: Iterable[str]) -> tuple[str, ...]:
-    """Those of the columns in which rows differ."""
-    return tuple(key for key in keys if frame[key].nunique(dropna=False) > 1)
-
-
 def named(frame: pd.DataFrame) -> pd.DataFrame:
     """Protocols, trainings and post-processors by the names that people read."""
     named = {

@@ -393,6 +393,73 @@ def test_what_was_left_out_is_named(drawn: Results, measures: Measures) -> None:
     assert frame["reason"].iloc[1].startswith(f"best by the published rule, log score; {cell.folder.name} is shown")
 
 
+# --- several networks of one loss -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_recipes(drawn: Results) -> Results:
+    """Everything of one seed twice: the second time as if trained by another recipe, and a little better."""
+    cells = [cell for cell in drawn.cells if cell.origin.protocol == "p1" and cell.algorithm != "proser"]
+    searches = [search for search in drawn.searches if search.origin.protocol == "p1"]
+    others, tried = [], []
+    for cell in cells:
+        origin = dataclasses.replace(cell.origin, recipe="longer", train=cell.origin.train[::-1])
+        other = dataclasses.replace(cell, origin=origin)
+        other.__dict__["splits"] = {
+            split: dataclasses.replace(scores, score=scores.score + (scores.labels >= 0))
+            for split, scores in cell.splits.items()
+        }
+        others.append(other)
+    for search in searches:
+        origin = dataclasses.replace(search.origin, recipe="longer", train=search.origin.train[::-1])
+        tried.append(dataclasses.replace(search, origin=origin, trials=search.trials.assign(sum=4.0)))
+    return dataclasses.replace(drawn, cells=(*cells, *others), searches=(*searches, *tried), networks=())
+
+
+def test_networks_of_one_loss_are_named_and_never_mixed(two_recipes: Results) -> None:
+    measures = Measures.of(two_recipes)
+    for make, name, rows in (
+        (rates_section, "test-results", 12),
+        (generalisation_section, "generalisation", 12),
+        (ranking_section, "differences-unknown", 12),
+        (costs_section, "cost", 12),
+        (confidences_section, "confidence", 4),
+        (best_settings_section, "best-settings-evm", 2),
+    ):
+        table = tables(make(two_recipes, measures))[name]
+        assert len(table.frame) == rows, name
+        found = [row["Recipe"] for row in shown(table)]
+        assert found.count("longer") == rows // 2, name
+        assert "Network" not in {column.title for column in table.columns}  # they differ in their recipe alone
+    best = tables(best_settings_section(two_recipes, measures))["best-settings-evm"]
+    sums = [(row["Recipe"], row["Σ, SoftMax"]) for row in shown(best)]
+    assert dict(sums)["longer"] == "4.0000" != dict(sums)["demo, epochs=2"]
+    grids = tables(grids_section(two_recipes, measures))
+    assert {table.title for table in grids.values()} == {
+        f"{method}, P1, tiny, {recipe}, seed 0"
+        for method in ("OpenMax", "EVM", "PROSER")
+        for recipe in ("longer", "demo, epochs=2")
+    }
+    rates = tables(rates_section(two_recipes, measures))["test-results"].frame
+    assert (
+        rates[rates["recipe"] == "longer"]["unknown_auroc"] >= rates[rates["recipe"] != "longer"]["unknown_auroc"].max()
+    ).any()
+
+
+def test_a_newer_training_of_equal_name_replaces_the_older_ones_searches(drawn: Results, measures: Measures) -> None:
+    search = next(s for s in drawn.searches if s.algorithm == "evm")
+    newer = dataclasses.replace(
+        search,
+        origin=dataclasses.replace(search.origin, train="0" * 16),
+        created="2100-01-01T00:00:00+00:00",
+        trials=search.trials.assign(sum=0.5),
+    )
+    table = tables(best_settings_section(dataclasses.replace(drawn, searches=(search, newer)), measures))[
+        "best-settings-evm"
+    ]
+    assert table.frame[f"{search.origin.training}:sum"].tolist() == [0.5]
+
+
 # --- all of them ----------------------------------------------------------------------------------------------------
 
 
