@@ -140,11 +140,12 @@ def _best_of_row(frame: pd.DataFrame, columns: Sequence[str]) -> dict[tuple[int,
 
 
 def _varied(searches: Sequence[Search]) -> list[str]:
-    """Hyperparameters that any of the searches has a value of, and of others than the papers' those that differ."""
+    """Hyperparameters that any of the searches has a value of; of others than the papers' those that differ, if any."""
     trials = [search.trials for search in searches]
     names = dict.fromkeys(name for table in trials for name in hyperparameter_columns(table))
     values = {name: {plain_value(v) for table in trials if name in table for v in table[name]} for name in names}
-    return [name for name in names if len(values[name] - {None}) > (0 if name in HYPERPARAMETERS else 1)]
+    shown = [name for name in names if len(values[name] - {None}) > (0 if name in HYPERPARAMETERS else 1)]
+    return shown or [name for name in names if values[name] - {None}]
 
 
 def _trainings(searches: Iterable[Search]) -> list[str]:

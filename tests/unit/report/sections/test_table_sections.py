@@ -359,10 +359,12 @@ def test_costs_count_shared_stages_once(drawn: Results, measures: Measures) -> N
     row = table.frame.query("protocol == 'P1' and training == 'SoftMax' and algorithm == 'EVM'").iloc[0]
     assert cell.search is not None
     assert row["tune_seconds"] == metas[cell.search]["seconds"]
-    assert row["own_seconds"] == pytest.approx(metas[cell.search]["seconds"] + metas[cell.folder]["seconds"])
     assert row["shared_by"] == 4
     train = next(n for n in drawn.networks if n.stage == "train" and n.origin.train == cell.origin.train)
     assert row["train_seconds"] == metas[train.folder]["seconds"]
+    own = metas[cell.search]["seconds"] + metas[cell.folder]["seconds"]
+    share = row["train_seconds"] / 4 + row["features_seconds"] / 3  # PROSER has features of its own
+    assert row["seconds"] == pytest.approx(own + share)
     nested = {meta["fingerprint"] for meta in metas.values() if meta["stage"] == "finetune"}
     assert len(nested) == 4
     counted = [
@@ -370,6 +372,8 @@ def test_costs_count_shared_stages_once(drawn: Results, measures: Measures) -> N
         for meta in metas.values()
         if meta["stage"] != "finetune" and meta["inputs"].get("train", {}).get("fingerprint") not in nested
     ]
+    without_data = sum(counted) - sum(meta["seconds"] for meta in metas.values() if meta["stage"] == "samples")
+    assert table.frame["seconds"].sum() == pytest.approx(without_data)
     (total,) = (block for block in section.blocks if isinstance(block, Facts))
     cpus = {meta["cpus"] for meta in metas.values() if meta["stage"] != "train"}
     assert len(cpus) == 1
