@@ -9,14 +9,12 @@ from typing import Any, Final
 
 import pandas as pd
 
-from oscbench.errors import UsageError
 from oscbench.metrics import CcrRule
 from oscbench.origin import Origin
-from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.report.blocks import Column, Mark, Section, Table
 from oscbench.report.charts.base import label_of
 from oscbench.report.measures import RATES, Measures
-from oscbench.report.results import Results, Search, ordered
+from oscbench.report.results import Results, Search, ordered, score_kinds_of
 from oscbench.report.sections.base import PRINTED, SYMBOLS, in_order, marks_of_best, name_columns, named
 from oscbench.tuning.trials import HYPERPARAMETERS, hyperparameter_columns, plain_value, ranked
 
@@ -67,11 +65,7 @@ def _anyones(origin: Origin) -> Origin:
 
 
 def _fitness(search: Search, rule: CcrRule) -> tuple[bool, int, float, str]:
-    try:
-        kinds: Sequence[str] = POSTPROCESSORS.info(search.algorithm).score_kinds
-    except UsageError:  # of a plug-in that is no longer installed
-        kinds = ()
-    kind = search.config["score_kind"]
+    kinds, kind = score_kinds_of(search.algorithm), search.config["score_kind"]
     place = -kinds.index(kind) if kind in kinds else -len(kinds)
     best = float(search.trials["sum"].max())
     return search.config["ccr_rule"] == rule, place, best, search.created

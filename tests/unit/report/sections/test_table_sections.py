@@ -477,6 +477,28 @@ def test_every_section_does_without_results(drawn: Results, make: object) -> Non
 
 
 @pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("splits", [("val",), ("test",)])
+def test_every_section_does_without_a_split_a_seed_or_a_plugin(
+    drawn: Results, make: object, splits: tuple[str, ...]
+) -> None:
+    def changed(cell: Cell) -> Cell:
+        name = "uninstalled" if cell.algorithm == "evm" else cell.algorithm
+        origin = dataclasses.replace(cell.origin, seed=None, network="", recipe="", protocol="own", training="secret")
+        other = dataclasses.replace(cell, algorithm=name, origin=origin)
+        other.__dict__["splits"] = {split: cell.splits[split] for split in splits}
+        return other
+
+    cells = tuple(changed(cell) for cell in cells_of(drawn, protocol="p1", training="softmax"))
+    searches = tuple(
+        dataclasses.replace(search, algorithm="uninstalled") for search in drawn.searches if search.algorithm == "evm"
+    )
+    own = dataclasses.replace(drawn, cells=cells, searches=searches)
+    assert callable(make)
+    for table in tables(make(own, Measures.of(own))).values():
+        shown(table)
+
+
+@pytest.mark.parametrize("make", ALL)
 def test_every_section_shows_columns_that_are_there(drawn: Results, measures: Measures, make: object) -> None:
     assert callable(make)
     for table in tables(make(drawn, measures)).values():
