@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -474,6 +477,28 @@ def test_every_section_does_without_results(drawn: Results, make: object) -> Non
     section = make(none, Measures.of(none))
     assert not tables(section)
     assert section.text or section.blocks
+
+
+def test_tables_need_neither_torch_nor_ray_nor_numba(drawn_runs: Path, tmp_path: Path) -> None:
+    modules = {make.__module__: make.__name__ for make in ALL} | {
+        grids_section.__module__: "best_settings_section, grids_section"
+    }
+    code = "\n".join(
+        [
+            "import sys; from pathlib import Path",
+            "from oscbench.report.results import read_results",
+            "from oscbench.report.measures import Measures",
+            "from oscbench.report.formats import write_table",
+            *(f"from {module} import {names}" for module, names in modules.items()),
+            f"found = read_results(Path({str(drawn_runs)!r})); measures = Measures.of(found)",
+            f"sections = [make(found, measures) for make in ({', '.join(make.__name__ for make in ALL)})]",
+            "tables = [block for section in sections for block in section.blocks if hasattr(block, 'frame')]",
+            f"paths = [path for table in tables for path in write_table(table, Path({str(tmp_path)!r}))]",
+            "print(len(paths), sorted({'torch', 'ray', 'numba', 'matplotlib'} & set(sys.modules)))",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout.strip() == f"{len(list(tmp_path.iterdir()))} []"
 
 
 @pytest.mark.parametrize("make", ALL)
