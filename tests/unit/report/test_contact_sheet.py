@@ -81,7 +81,10 @@ def test_the_best_cell_has_the_largest_sum_on_test_unknowns(results: Results) ->
 
 def test_without_images_there_are_names_and_scores(results: Results, images: Path) -> None:
     measures = Measures.of(results)
-    assert all(image.content is None for sheet in contact_sheets(results, measures) for image in sheet.images)
+    for sheet in contact_sheets(results, measures):
+        assert all(image.content is None for image in sheet.images)
+        assert sheet.note.endswith("--data FOLDER tells.")
+    assert not [sheet for sheet in contact_sheets(results, measures, images) if "--data" in sheet.note]
     shutil.rmtree(images / "test")
     assert all(image.content is None for sheet in contact_sheets(results, measures, images) for image in sheet.images)
 
