@@ -31,8 +31,8 @@ class ScoreInfo:
         algorithm: The post-processor.
         params: All its hyperparameters.
         score_kind: The scale of the scores.
-        confidence: γ⁺, γ⁻ and γ of the network (``metrics.Confidence`` by name, ``None`` for NaN) and, as ``unknown``, its
-            γ⁻ on unknowns, kept because scores have no output for negatives any more; ``None`` without logits.
+        confidence: γ⁺, γ⁻ and γ of the network (``metrics.Confidence`` by name, ``None`` for NaN) and, as ``unknown``,
+            its γ⁻ on unknowns, kept because scores have no output for negatives any more; ``None`` without logits.
     """
 
     split: str
