@@ -91,25 +91,26 @@ def _sheets(cell: Cell, finder: ImageFinder) -> list[Sheet]:
     named = f"{label_of('algorithm', cell.algorithm)} on {label_of('training', origin.training)}"
     seed = "" if origin.seed is None else f", seed {origin.seed}"
     where = f"{label_of('protocol', origin.protocol)}, the best cell: {named}{seed}, {split}."
-    wrong = "Most confident false acceptances"
+    wrong = "most confident false acceptances"
     kinds = {
         "unknown": (f"{wrong}: unknowns", _surest(scores, scores.labels == UNKNOWN)),
         "negative": (f"{wrong}: negatives", _surest(scores, scores.labels == NEGATIVE)),
         "correct": (
-            "Least confident correct ones",
+            "least confident correct ones",
             _surest(scores, scores.prediction == scores.labels, least=True),
         ),
     }
     return [
-        Sheet(
-            name=f"images-{origin.protocol}-{kind}",
-            title=f"{label_of('protocol', origin.protocol)}: {title[0].lower()}{title[1:]}",
-            images=tuple(_images(scores, rows, finder.paths(split, scores, rows))),
-            note=where,
-        )
+        _sheet(f"images-{origin.protocol}-{kind}", f"{label_of('protocol', origin.protocol)}: {title}", images, where)
         for kind, (title, rows) in kinds.items()
-        if len(rows)
+        if (images := _images(scores, rows, finder.paths(split, scores, rows)))
     ]
+
+
+def _sheet(name: str, title: str, images: Sequence[SheetImage], where: str) -> Sheet:
+    lost = all(image.content is None for image in images)
+    more = " Nobody knows where the images are: --data FOLDER tells." if lost else ""
+    return Sheet(name=name, title=title, images=tuple(images), note=where + more)
 
 
 def _surest(scores: ScoreSet, mask: BoolArray, *, least: bool = False) -> IntArray:

@@ -131,7 +131,10 @@ class Measures:
         single = any(len(rows) == 1 for rows in self._systems.values())
         parts = ["± is the standard deviation over seeds."] if several else []
         if single:
-            parts.append(f"[ ] is the 95 % interval of {self.resamples} bootstrap resamples of the samples.")
+            parts.append(
+                f"[ ] is the 95 % interval of {self.resamples} bootstrap resamples of the samples; an end - is out of "
+                "reach."
+            )
         return " ".join([*parts, "Blank: a rate that was not reached" + (" with every seed." if several else ".")])
 
 

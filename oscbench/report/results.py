@@ -213,12 +213,20 @@ class Results:
 
 def _fitness(cell: Cell, rule: CcrRule) -> tuple[bool, int]:
     """How well a cell answers to a rule; larger is better."""
-    from oscbench.postprocessors import POSTPROCESSORS  # loads every method
-
-    kinds: list[str] = list(POSTPROCESSORS.info(cell.algorithm).score_kinds)
+    kinds = score_kinds_of(cell.algorithm)
     if rule == "published":
         kinds = ["published", "probability", *kinds]
     return cell.ccr_rule in ("", rule), -kinds.index(cell.score_kind) if cell.score_kind in kinds else -len(kinds)
+
+
+def score_kinds_of(algorithm: str) -> list[str]:
+    """Kinds of score of a method, its first one first; none of a plug-in that is no longer installed."""
+    from oscbench.postprocessors import POSTPROCESSORS  # loads every method
+
+    try:
+        return [*POSTPROCESSORS.info(algorithm).score_kinds]
+    except UsageError:
+        return []
 
 
 def ordered(found: Iterable[T], key: Callable[[T], tuple[Any, ...]]) -> list[T]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +105,18 @@ def test_a_damaged_cell_is_named_and_the_others_are_exported(run: Run, tmp_path:
     assert code == 0
     assert f"left out: {lost}: " in err
     assert set(pd.read_csv(tmp_path / "x.csv")["algorithm"]) == {"mls"}
+
+
+def test_results_and_trials_need_neither_torch_nor_ray_nor_numba(runs: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from oscbench.cli import main\n"
+        "for what in ('--results', '--trials'):\n"
+        f"    try: main(['export', what, '--runs', {str(runs)!r}, '--out', {str(tmp_path / 'x.tex')!r}])\n"
+        "    except SystemExit as done: assert not done.code\n"
+        "print(sorted({'torch', 'ray', 'numba', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 # --- what is documented is what there is ------------------------------------------------------------------------------

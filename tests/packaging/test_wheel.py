@@ -40,10 +40,10 @@ def test_the_wheel_carries_search_spaces_and_data_files(tmp_path: Path):
     assert shipped | {"py.typed"} <= set(listed)
     data_files = {
         path.relative_to(ROOT / "oscbench").as_posix()
-        for path in ROOT.glob("oscbench/*/data/*")
+        for path in (*ROOT.glob("oscbench/*/data/*"), *ROOT.glob("oscbench/report/page/*"))
         if path.suffix not in (".py", ".pyc") and path.is_file()
     }
-    assert data_files
+    assert {"report/page/page.html", "report/page/page.css", "report/page/chart.js"} <= data_files
     assert data_files <= set(listed)
 
     # The other packages come from this environment, oscbench itself from the wheel: no link leads to the checkout.

@@ -13,7 +13,7 @@ from oscbench.report.blocks import Chart
 from oscbench.report.charts.base import KINDS, Series, chart_of, heading_of, make_document, origin_keys, rounded
 from oscbench.report.results import Results
 
-_PLACES = 300_000
+_PLACES = 200_000
 """Points that all curves of a page may have together: about 4 MB."""
 _MOST, _FEWEST = 400, 60
 

@@ -17,6 +17,7 @@ BINS: Final = 30
 _FORMS: Final = {"correct": "score of the correct class", "highest": "highest score"}
 _STYLES: Final = {"known": 0, "negative": 1, "unknown": 3}
 """Colours of the roles, everywhere the same."""
+_MANY: Final = 200
 _LOGARITHMIC: Final = "log"
 
 NOTE = (
@@ -29,7 +30,7 @@ NOTE = (
 def score_charts(results: Results) -> list[Chart]:
     """One figure with all distributions; a method without a number per class has only its highest score."""
     series = [
-        one for cell in results.cells for split, scores in cell.splits.items() for one in _of(cell, split, scores)
+        one for cell in results.cells for split in _shown(cell, results) for one in _of(cell, split, cell.splits[split])
     ]
     if not series:
         return []
@@ -62,6 +63,12 @@ def score_charts(results: Results) -> list[Chart]:
     )
     apart = ("protocol", "form")
     return [chart_of("scores", "Score distributions", document, note=NOTE, heading=heading_of(results), apart=apart)]
+
+
+def _shown(cell: Cell, results: Results) -> list[str]:
+    """Its splits; of very many cells the test alone, or the page grows too large."""
+    splits = list(cell.splits)
+    return ["test"] if len(results.cells) > _MANY and "test" in splits else splits
 
 
 def _of(cell: Cell, split: str, scores: ScoreSet) -> list[Series]:

@@ -16,23 +16,23 @@ from oscbench.report.sections.base import NETWORK, in_order, name_columns, named
 
 _ORDER: Final = ("protocol", "algorithm", "training", *NETWORK, "seed")
 _OWN: Final = ("tune", "scores")
-_SHARED: Final = {"train": "training", "features": "features"}
+_SHARED: Final = ("train", "features")
 _NESTED: Final = ("finetune", "finetune-shared")
 """Networks that a search trains as its trials: their seconds are in the search's already."""
 
 _TITLES: Final = {
     "tune_seconds": "Search, s",
     "scores_seconds": "Scores, s",
-    "own_seconds": "Own, s",
-    "own_cpu_hours": "Own CPU h",
-    "own_gpu_hours": "Own GPU h",
     "train_seconds": "Training, s",
     "features_seconds": "Features, s",
     "shared_by": "Shared by",
+    "seconds": "With its share, s",
+    "cpu_hours": "CPU h",
+    "gpu_hours": "GPU h",
 }
 _NOTE: Final = (
-    "Own: the search and the scores of a cell, fine-tunings of its trials included. Training and features are "
-    "made once and serve as many cells as 'shared by' says; they stand beside each and count once in the total. "
+    "Training and features are made once and serve as many cells as 'shared by' says; seconds and hours of a cell "
+    "count its part of them, so that they add up over cells. Searches include the fine-tunings of their trials. "
     "CPU hours are those of the CPUs that a stage could use, busy or not; GPU hours are those of trainings and "
     "fine-tunings."
 )
@@ -63,15 +63,16 @@ def _row(cell: Cell, behind: Mapping[Cell, Mapping[str, Work]], results: Results
     """What a cell took; blank where the record of a stage is gone."""
     found, origin = behind[cell], cell.origin
     row: dict[str, Any] = {name: getattr(origin, name) for name in ("protocol", "training", *NETWORK, "seed")}
-    row["algorithm"] = cell.algorithm
+    row |= {"algorithm": cell.algorithm, "score_kind": cell.score_kind, "ccr_rule": cell.ccr_rule}
     row |= {f"{stage}_seconds": found[stage].seconds if stage in found else None for stage in (*_OWN, *_SHARED)}
-    own = [found[stage] for stage in _OWN if stage in found]
-    row["own_seconds"] = sum(work.seconds for work in own)
-    row["own_cpu_hours"] = sum(work.seconds * work.cpus for work in own) / 3600
-    row["own_gpu_hours"] = sum(work.seconds * work.gpus for work in _tried_by(found.get("tune"), results)) / 3600
-    network = found.get("train")
-    row["shared_by"] = None if network is None else sum(found.get("train") is network for found in behind.values())
-    row["score_kind"], row["ccr_rule"] = cell.score_kind, cell.ccr_rule
+    parts = [(found[stage], 1) for stage in _OWN if stage in found]
+    shared = [found[stage] for stage in _SHARED if stage in found]
+    parts += [(work, sum(work in other.values() for other in behind.values())) for work in shared]
+    row["shared_by"] = max((count for _, count in parts), default=None) if shared else None
+    row["seconds"] = sum(work.seconds / count for work, count in parts)
+    row["cpu_hours"] = sum(work.seconds * work.cpus / count for work, count in parts) / 3600
+    parts += [(work, 1) for work in _tried_by(found.get("tune"), results)]
+    row["gpu_hours"] = sum(work.seconds * work.gpus / count for work, count in parts) / 3600
     return row
 
 

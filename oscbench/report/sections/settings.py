@@ -9,14 +9,12 @@ from typing import Any, Final
 
 import pandas as pd
 
-from oscbench.errors import UsageError
 from oscbench.metrics import CcrRule
 from oscbench.origin import Origin
-from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.report.blocks import Column, Mark, Section, Table
 from oscbench.report.charts.base import label_of
 from oscbench.report.measures import RATES, Measures
-from oscbench.report.results import Results, Search, ordered
+from oscbench.report.results import Results, Search, ordered, score_kinds_of
 from oscbench.report.sections.base import PRINTED, SYMBOLS, in_order, marks_of_best, name_columns, named
 from oscbench.tuning.trials import HYPERPARAMETERS, hyperparameter_columns, plain_value, ranked
 
@@ -67,11 +65,7 @@ def _anyones(origin: Origin) -> Origin:
 
 
 def _fitness(search: Search, rule: CcrRule) -> tuple[bool, int, float, str]:
-    try:
-        kinds: Sequence[str] = POSTPROCESSORS.info(search.algorithm).score_kinds
-    except UsageError:  # of a plug-in that is no longer installed
-        kinds = ()
-    kind = search.config["score_kind"]
+    kinds, kind = score_kinds_of(search.algorithm), search.config["score_kind"]
     place = -kinds.index(kind) if kind in kinds else -len(kinds)
     best = float(search.trials["sum"].max())
     return search.config["ccr_rule"] == rule, place, best, search.created
@@ -140,11 +134,12 @@ def _best_of_row(frame: pd.DataFrame, columns: Sequence[str]) -> dict[tuple[int,
 
 
 def _varied(searches: Sequence[Search]) -> list[str]:
-    """Hyperparameters that any of the searches has a value of, and of others than the papers' those that differ."""
+    """Hyperparameters that any of the searches has a value of; of others than the papers' those that differ, if any."""
     trials = [search.trials for search in searches]
     names = dict.fromkeys(name for table in trials for name in hyperparameter_columns(table))
     values = {name: {plain_value(v) for table in trials if name in table for v in table[name]} for name in names}
-    return [name for name in names if len(values[name] - {None}) > (0 if name in HYPERPARAMETERS else 1)]
+    shown = [name for name in names if len(values[name] - {None}) > (0 if name in HYPERPARAMETERS else 1)]
+    return shown or [name for name in names if values[name] - {None}]
 
 
 def _trainings(searches: Iterable[Search]) -> list[str]:

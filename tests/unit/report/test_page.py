@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from oscbench.errors import OscbenchError
-from oscbench.report.blocks import Chart, Column, Facts, Part, Section, Sheet, SheetImage, Table
+from oscbench.report.blocks import Block, Chart, Column, Facts, Part, Section, Sheet, SheetImage, Table
 from oscbench.report.page import MOST_BYTES, build_page
 from oscbench.report.page.build import plain, policy
 
@@ -148,12 +148,23 @@ def test_pictures_keep_their_bytes() -> None:
     assert "no image" in found.texts
 
 
+def part_of(*blocks: Block) -> Part:
+    return Part(data="d", heading="d", warning="", sections=(Section(name="s", title="s", blocks=blocks),))
+
+
 def test_a_page_nobody_could_open_is_refused() -> None:
-    part = Part(
-        data="d",
-        heading="d",
-        warning="",
-        sections=(Section(name="s", title="s", blocks=(Facts(name="f", rows={"x": "y" * MOST_BYTES}),)),),
-    )
     with pytest.raises(OscbenchError, match=r"15\.\d MB, more than 15"):
-        build_page([part], title="t")
+        build_page([part_of(Facts(name="f", rows={"x": "y" * MOST_BYTES}))], title="t")
+
+
+def test_folded_tables_of_very_many_rows_stay_in_their_files() -> None:
+    long = pd.DataFrame({"name": ["y" * 1000] * (MOST_BYTES // 1000)})
+    columns = (Column(key="name", title="name"),)
+    folded = Table(name="grid-evm", title="EVM", frame=long, columns=columns, folded=True, marks={(0, "name"): "best"})
+    short = Table(name="short", title="short", frame=long.head(2), columns=columns, folded=True)
+    found = Found(build_page([part_of(folded, short)], title="t"))
+    assert f"{len(long)} rows, too many for the page: tables/grid-evm.csv has them." in found.texts
+    assert "2 rows, too many for the page: tables/short.csv has them." in found.texts
+    assert not [tag for tag, _ in found.elements if tag == "td"]
+    found = Found(build_page([part_of(short)], title="t"))
+    assert len([tag for tag, _ in found.elements if tag == "td"]) == 2

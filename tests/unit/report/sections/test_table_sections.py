@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -359,10 +362,12 @@ def test_costs_count_shared_stages_once(drawn: Results, measures: Measures) -> N
     row = table.frame.query("protocol == 'P1' and training == 'SoftMax' and algorithm == 'EVM'").iloc[0]
     assert cell.search is not None
     assert row["tune_seconds"] == metas[cell.search]["seconds"]
-    assert row["own_seconds"] == pytest.approx(metas[cell.search]["seconds"] + metas[cell.folder]["seconds"])
     assert row["shared_by"] == 4
     train = next(n for n in drawn.networks if n.stage == "train" and n.origin.train == cell.origin.train)
     assert row["train_seconds"] == metas[train.folder]["seconds"]
+    own = metas[cell.search]["seconds"] + metas[cell.folder]["seconds"]
+    share = row["train_seconds"] / 4 + row["features_seconds"] / 3  # PROSER has features of its own
+    assert row["seconds"] == pytest.approx(own + share)
     nested = {meta["fingerprint"] for meta in metas.values() if meta["stage"] == "finetune"}
     assert len(nested) == 4
     counted = [
@@ -370,6 +375,8 @@ def test_costs_count_shared_stages_once(drawn: Results, measures: Measures) -> N
         for meta in metas.values()
         if meta["stage"] != "finetune" and meta["inputs"].get("train", {}).get("fingerprint") not in nested
     ]
+    without_data = sum(counted) - sum(meta["seconds"] for meta in metas.values() if meta["stage"] == "samples")
+    assert table.frame["seconds"].sum() == pytest.approx(without_data)
     (total,) = (block for block in section.blocks if isinstance(block, Facts))
     cpus = {meta["cpus"] for meta in metas.values() if meta["stage"] != "train"}
     assert len(cpus) == 1
@@ -470,6 +477,50 @@ def test_every_section_does_without_results(drawn: Results, make: object) -> Non
     section = make(none, Measures.of(none))
     assert not tables(section)
     assert section.text or section.blocks
+
+
+def test_tables_need_neither_torch_nor_ray_nor_numba(drawn_runs: Path, tmp_path: Path) -> None:
+    modules = {make.__module__: make.__name__ for make in ALL} | {
+        grids_section.__module__: "best_settings_section, grids_section"
+    }
+    code = "\n".join(
+        [
+            "import sys; from pathlib import Path",
+            "from oscbench.report.results import read_results",
+            "from oscbench.report.measures import Measures",
+            "from oscbench.report.formats import write_table",
+            *(f"from {module} import {names}" for module, names in modules.items()),
+            f"found = read_results(Path({str(drawn_runs)!r})); measures = Measures.of(found)",
+            f"sections = [make(found, measures) for make in ({', '.join(make.__name__ for make in ALL)})]",
+            "tables = [block for section in sections for block in section.blocks if hasattr(block, 'frame')]",
+            f"paths = [path for table in tables for path in write_table(table, Path({str(tmp_path)!r}))]",
+            "print(len(paths), sorted({'torch', 'ray', 'numba', 'matplotlib'} & set(sys.modules)))",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout.strip() == f"{len(list(tmp_path.iterdir()))} []"
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("splits", [("val",), ("test",)])
+def test_every_section_does_without_a_split_a_seed_or_a_plugin(
+    drawn: Results, make: object, splits: tuple[str, ...]
+) -> None:
+    def changed(cell: Cell) -> Cell:
+        name = "uninstalled" if cell.algorithm == "evm" else cell.algorithm
+        origin = dataclasses.replace(cell.origin, seed=None, network="", recipe="", protocol="own", training="secret")
+        other = dataclasses.replace(cell, algorithm=name, origin=origin)
+        other.__dict__["splits"] = {split: cell.splits[split] for split in splits}
+        return other
+
+    cells = tuple(changed(cell) for cell in cells_of(drawn, protocol="p1", training="softmax"))
+    searches = tuple(
+        dataclasses.replace(search, algorithm="uninstalled") for search in drawn.searches if search.algorithm == "evm"
+    )
+    own = dataclasses.replace(drawn, cells=cells, searches=searches)
+    assert callable(make)
+    for table in tables(make(own, Measures.of(own))).values():
+        shown(table)
 
 
 @pytest.mark.parametrize("make", ALL)
