@@ -114,7 +114,7 @@ def tune(
         max_concurrent: Trials at the same time.
         space: Search space file instead of the shipped one.
         settings: Axes of the grid to be replaced: ``{"tail_size": [50, 100]}``.
-        recipe: Named settings of a method that fine-tunes.
+        recipe: Named settings of a method that fine-tunes; default: its defaults, on embedded data its ``demo``.
         share_trunk: Freeze three stages, and train all numbers of dummies of the grid on one pass.
         features: Own features: a folder with ``train/``, ``val/`` and ``test/``.
         checkpoint: A network's file instead of the one in use.
@@ -152,6 +152,7 @@ def tune(
     from oscbench.stages.features import FeatureRequest
     from oscbench.stages.runner import SearchOptions
     from oscbench.stages.stage import plan
+    from oscbench.stages.workspace import EMBEDDED
 
     view = view or LogView()
     asked, spaces = Asked(alg, view.say), dict[str, "SearchSpace"]()
@@ -159,7 +160,8 @@ def tune(
         _refuse_with_several(asked.text, set=settings, space=space, recipe=recipe, share_trunk=share_trunk)
     for algorithm in asked.by_name:
         with asked.trying(algorithm):
-            changes = [*_recipe(algorithm, recipe, share_trunk), *_texts(settings)]
+            demo = data == EMBEDDED and features is None and search == "grid"  # ranges look for settings themselves
+            changes = [*_recipe(algorithm, recipe, share_trunk, demo), *_texts(settings)]
             spaces[algorithm] = _space(algorithm, search, score_kind, space, changes)
     request = FeatureRequest(
         runs=check_local(Path(runs)),
@@ -285,7 +287,7 @@ def _space(
     return space
 
 
-def _recipe(algorithm: str, name: str | None, share_trunk: bool) -> list[str]:
+def _recipe(algorithm: str, name: str | None, share_trunk: bool, demo: bool) -> list[str]:
     """What ``--recipe`` and ``--share-trunk`` set, in the form of ``--set``."""
     from oscbench.postprocessors import POSTPROCESSORS
     from oscbench.registry import nearest
@@ -296,8 +298,7 @@ def _recipe(algorithm: str, name: str | None, share_trunk: bool) -> list[str]:
         raise UsageError(f"{option} is for algorithms that fine-tune, and {algorithm} does not; leave it out")
     if name is not None and name not in method.recipes:
         raise UsageError(f"unknown recipe {name!r}{nearest(name, method.recipes)} (one of {', '.join(method.recipes)})")
-    changes = dict(method.recipes[name] if name is not None else {}) | ({"trunk": "frozen"} if share_trunk else {})
-    return [f"{parameter}={value}" for parameter, value in changes.items()]
+    return _texts({**method.recipe(name, demo=demo), **({"trunk": "frozen"} if share_trunk else {})})
 
 
 def _ask_to_resume(begun: Sequence[Tune], agreed: bool, view: View) -> None:

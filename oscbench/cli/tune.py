@@ -72,7 +72,7 @@ def tune(
         str | None,
         typer.Option(
             "--recipe",
-            help="How proser fine-tunes: published (the default); authors sets λ0, rate, epochs.",
+            help="How proser fine-tunes: published (the default), demo (on embedded data), authors.",
         ),
     ] = None,
     share_trunk: Annotated[

@@ -36,9 +36,9 @@ class DemoConfig:
         seed: Another seed gives other looks and other images.
     """
 
-    per_class: int = 40
-    test_per_class: int = 10
-    size: int = 72
+    per_class: int = 150
+    test_per_class: int = 40
+    size: int = 48
     seed: int = 0
 
     def __post_init__(self) -> None:

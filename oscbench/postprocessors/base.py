@@ -35,6 +35,8 @@ setting is a network of its own."""
 
 NEVER_WINS: Final = {"probability": -1.0, "published": -1.0, "log": float(np.finfo(np.float64).min)}
 """Score of a class without a correct training row: finite, and below any other even where probabilities are 0."""
+DEMO_RECIPE: Final = "demo"
+"""Recipe that a method keeps for the embedded data, where it trains: small networks want fewer epochs."""
 
 T = TypeVar("T")
 
@@ -172,6 +174,10 @@ class Method(Entry[Callable[..., PostProcessor]]):
     def grid(self) -> type[OnePass]:
         """The class of a method that is ``one_pass``."""
         return cast(type[OnePass], self.value)
+
+    def recipe(self, name: str | None, *, demo: bool) -> Mapping[str, Any]:
+        """What a named recipe changes; without a name nothing, but on embedded data what the recipe ``demo`` does."""
+        return self.recipes.get(DEMO_RECIPE, {}) if name is None and demo else self.recipes[name] if name else {}
 
     def require(self, inputs: Inputs) -> None:
         """Refuses inputs that lack what the method needs; a head is asked for, and perhaps recovered, by ``fit``."""

@@ -171,7 +171,9 @@ def scores_of_best(
     if search is not None:
         tune = search
     else:
-        space = load_space(algorithm, POSTPROCESSORS.info(algorithm).params)
+        method = POSTPROCESSORS.info(algorithm)
+        changes = method.recipe(None, demo=features.origin.demo).items()
+        space = load_space(algorithm, method.params, overrides=[f"{name}={value}" for name, value in changes])
         tune = Tune.of(features, algorithm, space, view, rule=rule, score_kind=kind, training=training)
     config = ScoresConfig(algorithm=algorithm, params=None, score_kind=kind, test=_test_rows(features))
     inputs: dict[str, Stage[Any, Any]] = {"tune": tune}

@@ -56,7 +56,7 @@ def open_workspace(
     if data == EMBEDDED:
         demo = demo or DemoConfig()
         room = Room(runs, name or f"demo-{demo.fingerprint[:8]}", loaded.slug)
-        workspace = Workspace(room, loaded, demo=demo, stored_side=64, crop=56)
+        workspace = Workspace(room, loaded, demo=demo, stored_side=48, crop=40)
     else:
         root = Path(data)
         if not root.is_dir():

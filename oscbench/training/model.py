@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from oscbench.errors import UsageError
 from oscbench.registry import nearest
 
-TINY_WIDTHS = (32, 64, 128, 256)
+TINY_WIDTHS = (16, 32, 64, 128)
 """Channels of the four stages of ``tiny``."""
 
 
@@ -79,16 +79,16 @@ class _Block(nn.Module):
 
 
 class TinyTrunk(nn.Module):
-    """A four-stage residual network for images of about 56 pixels: the embedded data's default."""
+    """A four-stage residual network for images of about 40 pixels: the embedded data's default."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, TINY_WIDTHS[0], 5, 2, 2, bias=False)  # 56 -> 28
+        self.conv1 = nn.Conv2d(3, TINY_WIDTHS[0], 5, 2, 2, bias=False)  # 40 -> 20
         self.bn1 = nn.BatchNorm2d(TINY_WIDTHS[0])
-        self.maxpool = nn.MaxPool2d(3, 2, 1)  # 28 -> 14
+        self.maxpool = nn.MaxPool2d(3, 2, 1)  # 20 -> 10
         widths = (TINY_WIDTHS[0], *TINY_WIDTHS)
         stages = [
-            _Block(n_in, n_out, stride=1 if stage == 0 else 2)  # 14, 7, 4, 2
+            _Block(n_in, n_out, stride=1 if stage == 0 else 2)  # 10, 5, 3, 2
             for stage, (n_in, n_out) in enumerate(zip(widths, TINY_WIDTHS, strict=False))
         ]
         self.layer1, self.layer2, self.layer3, self.layer4 = stages

@@ -173,9 +173,9 @@ def test_impossible_settings(name, value):
 def test_the_fingerprint_knows_every_setting():
     changed = [
         DemoConfig(),
-        DemoConfig(per_class=41),
-        DemoConfig(test_per_class=11),
-        DemoConfig(size=73),
+        DemoConfig(per_class=151),
+        DemoConfig(test_per_class=41),
+        DemoConfig(size=49),
         DemoConfig(seed=1),
     ]
     assert len({config.fingerprint for config in changed}) == len(changed)

@@ -92,7 +92,7 @@ def test_names_of_the_data(data: Path, tmp_path: Path):
     demo = open_workspace(data="demo", **options)
     assert demo.room.data == f"demo-{DemoConfig().fingerprint[:8]}"
     assert Images.of(demo).folder.parent == tmp_path / "runs" / demo.room.data / "p1"
-    assert (demo.stored_side, demo.crop) == (64, 56)
+    assert (demo.stored_side, demo.crop) == (48, 40)
     other = open_workspace(data="demo", demo=DemoConfig(seed=1), **options)
     assert other.room.data != demo.room.data
     own = open_workspace(data=str(data), **options)

@@ -13,6 +13,7 @@ import torch
 from search_factory import Unwatched
 from small_images import write_split
 
+from oscbench.api.tune import tune as api_tune
 from oscbench.errors import UsageError
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.postprocessors.proser import ProserParams
@@ -152,6 +153,29 @@ def test_a_search_trains_every_setting_once_and_its_best_is_scored_like_any_othe
     by_hand = scores_with(base, "proser", {"dummies": 2, "epochs": 1}, training=OPTIONS)
     ensure([by_hand], session)
     assert runner.trained == ["finetune"] * 3
+
+
+def test_on_embedded_data_every_way_to_a_search_means_the_recipe_for_them(tmp_path: Path) -> None:
+    roles = {"known": ["n02085620", "n02088364"], "negative": ["n02114367"], "unknown": ["n02666196"]}
+    members = {role: {wnid: wnid for wnid in wnids} for role, wnids in roles.items()}
+    write_protocol(tmp_path / "few.yaml", make_protocol("few", members, "test"))
+    asked: Any = {"protocol": str(tmp_path / "few.yaml"), "runs": tmp_path / "runs"}
+
+    def planned(**how: Any) -> Tune:
+        found = api_tune("proser", local=True, dry_run=True, **asked, **how).plan[-1].stage
+        assert isinstance(found, Tune)
+        return found
+
+    demo = {"epochs": [4], "learning_rate": [1e-3]}
+    assert {name: planned().config.space[name] for name in demo} == demo
+    assert planned(settings={"epochs": 3}).config.space["epochs"] == [3]
+    assert planned(recipe="published").config.space.keys() == {"dummies"}
+    assert planned(search="random").config.space["epochs"]["high"] == 40  # who searches epochs is left to it
+    (base,) = requested_features(FeatureRequest(data="demo", losses=("softmax",), **asked))
+    implied = scores_of_best(base, "proser", Unwatched()).inputs["tune"]
+    assert isinstance(implied, Tune)
+    assert implied.config == planned().config
+    assert implied.path == planned().path
 
 
 def test_side_by_side_on_a_frozen_trunk_equals_one_by_one(user: Path, session: Session, runner: CountingRunner) -> None:

@@ -50,7 +50,7 @@ def test_rows_are_the_outputs_of_the_network_one_by_one(job: ExtractionJob) -> N
             for expected, found in zip(network(batch.images), (rows.logits, rows.embedding, rows.pooled), strict=True):
                 np.testing.assert_allclose(found[place], expected[0], rtol=1e-4, atol=1e-5)
     loader.close()
-    assert (rows.logits.dtype, rows.embedding.shape[1], rows.pooled.shape[1]) == (np.float32, 6, 256)
+    assert (rows.logits.dtype, rows.embedding.shape[1], rows.pooled.shape[1]) == (np.float32, 6, 128)
 
 
 def test_shards_join_to_the_whole(job: ExtractionJob) -> None:

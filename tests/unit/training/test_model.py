@@ -21,7 +21,7 @@ def test_resnet50_has_the_names_and_shapes_of_published_checkpoints() -> None:
     assert {name.partition(".")[0] for name in state} == {"resnet_base", "logits"}
 
 
-@pytest.mark.parametrize(("name", "pooled"), [("tiny", 256), ("resnet18", 512), ("mobilenet_v3_small", 1024)])
+@pytest.mark.parametrize(("name", "pooled"), [("tiny", 128), ("resnet18", 512), ("mobilenet_v3_small", 1024)])
 def test_outputs_are_logits_embedding_and_pooled(name: str, pooled: int) -> None:
     torch.manual_seed(0)
     network = build_network(name, 7, embedding_size=5).eval()
