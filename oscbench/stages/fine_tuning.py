@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -400,11 +400,16 @@ def fine_tuning_seconds(
     trials: int,
     have: Resources,
     ask: WorkerAsk,
+    epochs: Sequence[Any] = (),
 ) -> float:
-    """About how long the trials that are left take, with the usual number of epochs (see ``FineTuningTrials.of``)."""
+    """About how long the trials that are left take, with the most epochs of a grid, else the usual number of them.
+
+    Arguments as for ``FineTuningTrials.of``.
+    """
     gpus = ask.gpus_of(have)
     room = int(have.gpus / gpus) if gpus else have.cpus // (ask.cpus or 1)
     at_once = 1 if together else max(1, min(trials, room // workers))
     share = WorkerShare(cpus=ask.cpus or max(1, have.cpus // (at_once * workers)), gpus=gpus)
-    one = FineTuning.of(features, ProserParams(), workers=workers).seconds_with(share)
+    setting = ProserParams(epochs=max(map(int, epochs), default=ProserParams.epochs))
+    one = FineTuning.of(features, setting, workers=workers).seconds_with(share)
     return math.ceil(left / (len(together) or at_once)) * one

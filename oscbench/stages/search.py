@@ -247,7 +247,9 @@ class Tune(Stage[SearchConfig, SearchResult]):
         overhead = 0.0 if session.in_process else START_SECONDS
         if self.base is None:
             return overhead + (QUICK_SECONDS if session.in_process else TRIAL_SECONDS * left)
-        return overhead + fine_tuning_seconds(self.base, left, have=session.resources(), **self._how_trials_train())
+        epochs = self.space.grid.get("epochs", ()) if self.config.search == "grid" else ()
+        have = session.resources()
+        return overhead + fine_tuning_seconds(self.base, left, have=have, epochs=epochs, **self._how_trials_train())
 
     def search(self) -> Search:
         """The search itself."""

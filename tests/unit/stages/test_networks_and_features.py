@@ -24,9 +24,9 @@ from oscbench.stages.runner import LocalRunner, Session
 from oscbench.stages.samples import Samples
 from oscbench.stages.stage import Room, ensure, plan
 from oscbench.stages.training import Training, TrainingOptions, default_config, network_in_use, training_of
-from oscbench.stages.workspace import Workspace
+from oscbench.stages.workspace import Workspace, open_workspace
 from oscbench.training.checkpoint import LAST, Checkpoint
-from oscbench.training.estimate import forward_flops
+from oscbench.training.estimate import COUNTED, _count_flops, forward_flops
 from oscbench.training.model import build_network
 from oscbench.training.recipes import Recipe, TrainConfig
 
@@ -392,3 +392,14 @@ def test_extracted_features_given_by_their_folder_are_the_same_stage(
 def test_operations_are_those_of_the_literature(network: str, multiply_adds: float) -> None:
     """Torchvision's table, two operations each; RegNet cannot be built without memory."""
     assert forward_flops(network, 224) == pytest.approx(2 * multiply_adds, rel=0.02)
+
+
+@pytest.mark.parametrize(("network", "crop"), COUNTED)
+def test_what_is_not_counted_anew_is_what_counting_gives(network: str, crop: int) -> None:
+    assert COUNTED[network, crop] == pytest.approx(_count_flops(network, crop), rel=0.01)
+
+
+def test_the_usual_network_of_the_embedded_data_is_among_what_was_counted() -> None:
+    demo = open_workspace(runs=Path("runs"), data="demo", protocol="2")
+    config = default_config(demo, loss="softmax")
+    assert {(config.network, config.crop), ("resnet50", 224)} == set(COUNTED)
