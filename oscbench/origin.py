@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+BEST_EPOCH: Final = "; best epoch"
+"""Ends the recipe of a network that is taken at its best epoch beside its last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,11 @@ class Origin:
     recipe: str = ""
     train: str = ""
     demo: bool = False
+
+    @property
+    def at_best_epoch(self) -> bool:
+        """Whether the network is taken at its best epoch instead of its last."""
+        return self.recipe.endswith(BEST_EPOCH)
 
     @property
     def heading(self) -> str:

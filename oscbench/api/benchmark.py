@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 PUBLISHED: Final = "published"
 """Stands for the five algorithms of the evaluation paper."""
+AT_BEST_EPOCH: Final = PUBLISHED_ALGORITHMS[0]
+"""The protocols paper shows its networks by this one, at their last and at their best epoch."""
 SUMS: Final = {"val negative": ("val", "negative"), "negative": ("test", "negative"), "unknown": ("test", "unknown")}
 """What the table has of each cell besides accuracy: the sum of CCR against a kind of sample of a split."""
 
@@ -38,9 +40,9 @@ class BenchmarkResult:
     """What a benchmark has made.
 
     Attributes:
-        cells: A row for each cell: protocol, training, seed, algorithm, ``state`` (``done`` or ``failed``), the sums of
-            CCR at the four rates against validation negatives, test negatives and test unknowns, test accuracy, the
-            reason of a failure, the folder of its scores.
+        cells: A row for each cell: protocol, training, seed, epoch of the network (``last`` or ``best``), algorithm,
+            ``state`` (``done`` or ``failed``), the sums of CCR at the four rates against validation negatives, test
+            negatives and test unknowns, test accuracy, the reason of a failure, the folder of its scores.
         plan: Of a dry run, every stage with what there is of it; then there is nothing else.
         seconds: It took, or of a dry run is expected to take.
         left_out: Algorithms of a group that are not in the table, each with the reason.
@@ -120,7 +122,8 @@ def benchmark(
         seeds,
         request={"runs": Path(runs), "data": data, "name": name},
         options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
-        how={"rule": rule, "score_kind": score_kind},
+        score_kind=score_kind,
+        rule=rule,
     )
     if local and num_workers > 1:
         raise UsageError(f"--local trains with one worker in this process; leave out --num-workers {num_workers}")
@@ -167,16 +170,19 @@ def _cells(
     *,
     request: dict[str, Any],
     options: Any,
-    how: dict[str, Any],
+    rule: CcrRule,
+    score_kind: ScoreKind | None,
 ) -> tuple[list[Scores], list[dict[str, Any]]]:
     """The scores that are wanted, cell by cell, and the members of a group that the asked kind of score rules out."""
+    from oscbench.stages.best_epoch import at_best_epoch
     from oscbench.stages.features import FeatureRequest, requested_features
-    from oscbench.stages.scores import scores_of_best
+    from oscbench.stages.scores import scores_of_best, scores_with
     from oscbench.stages.search import finished_searches
 
     if not protocols or not seeds:
         raise UsageError("a benchmark needs at least one protocol and one seed")
     asked = Asked(_names(algorithms), lambda line: logger.info("%s", line))
+    how: dict[str, Any] = {"rule": rule, "score_kind": score_kind}
     wanted: list[Scores] = []
     for protocol in dict.fromkeys(map(str, protocols)):
         sources = requested_features(
@@ -184,10 +190,13 @@ def _cells(
         )
         searches = cache(partial(finished_searches, sources[0].room))  # read once, if anybody asks
         for features in sources:
+            best = at_best_epoch(features)
             for algorithm in asked.by_name:
                 with asked.trying(algorithm):
                     stage = scores_of_best(features, algorithm, LogView(), training=options, searches=searches, **how)
                     wanted.append(stage)
+                    if algorithm == AT_BEST_EPOCH and best is not None:
+                        wanted.append(scores_with(best, algorithm, {}, score_kind))
     asked.require_some(wanted)
     return wanted, asked.left_out
 
@@ -210,6 +219,7 @@ def _row(stage: Scores, failure: str | None, rule: CcrRule) -> dict[str, Any]:
         "protocol": stage.room.protocol,
         "training": stage.origin.training,
         "seed": stage.origin.seed,
+        "epoch": "best" if stage.origin.at_best_epoch else "last",
         "algorithm": stage.config.algorithm,
         "state": "failed" if failure is not None else "done" if there else "missing",
         **dict.fromkeys((*SUMS, "accuracy"), float("nan")),

@@ -125,7 +125,7 @@ def _print_cells(result: BenchmarkResult, rule: str) -> None:
     if result.demo:
         print("DEMO DATA, not a result about real images")
     print(f"Sum of CCR at FPR 1e-3, 1e-2, 1e-1 and 1 against test unknowns, CCR rule {rule}; - is missing\n")
-    table = result.cells.pivot_table(
+    table = result.cells[result.cells["epoch"] == "last"].pivot_table(
         index="algorithm", columns=["protocol", "training"], values="unknown", sort=False, dropna=False
     )
     table.columns = [" ".join(key) for key in table.columns]

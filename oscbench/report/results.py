@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -26,9 +26,6 @@ from oscbench.records import from_mapping
 from oscbench.scores import ScoreSet
 from oscbench.training.recipes import Recipe, recipe_name
 from oscbench.tuning.trials import read_trials
-
-BEST_EPOCH: Final = "; best epoch"
-"""Ends the recipe of a network that is taken at its best epoch, not its last."""
 
 _STAGE = re.compile(r"(?P<name>[a-z][a-z-]*)-(?P<digits>[0-9a-f]{8})")
 _NETWORKS = ("train", "finetune")
@@ -94,11 +91,6 @@ class Cell:
     def splits(self) -> dict[str, ScoreSet]:
         """Its scores on ``val`` and, where the data have one, on ``test``; memory-mapped."""
         return {split: ScoreSet.load(self.folder / split) for split in SPLITS if (self.folder / split).is_dir()}
-
-    @property
-    def at_best_epoch(self) -> bool:
-        """Whether its network is taken at its best epoch instead of its last."""
-        return self.origin.recipe.endswith(BEST_EPOCH)
 
     @property
     def system(self) -> tuple[str, ...]:
@@ -196,7 +188,7 @@ class Results:
         """
         kept: dict[tuple[Any, ...], Cell] = {}
         for cell in sorted(self.cells, key=lambda cell: (_fitness(cell, rule), cell.created)):
-            if not cell.at_best_epoch:
+            if not cell.origin.at_best_epoch:
                 kept[(*cell.system, cell.origin.seed)] = cell
         chosen = set(kept.values())
         searches = {cell.search for cell in chosen}

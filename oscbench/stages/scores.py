@@ -68,7 +68,10 @@ class Scores(Stage[ScoresConfig, ScoresResult]):
     @property
     def alias(self) -> str:
         """See ``Stage.alias``."""
-        return f"{self.origin.training}/s{self.origin.seed or 0}/{self.config.algorithm}/scores"
+        root = f"{self.origin.training}/s{self.origin.seed or 0}"
+        if self.origin.at_best_epoch:
+            return f"{root}/best-epoch/{self.config.algorithm}-scores"
+        return f"{root}/{self.config.algorithm}/scores"
 
     def describe(self) -> str:
         """See ``Stage.describe``."""

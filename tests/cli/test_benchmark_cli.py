@@ -20,10 +20,9 @@ from oscbench.scores import ScoreSet
 
 Run = Callable[..., tuple[object, str, str]]
 LOCAL = ("--local", "--loader", "pil")
-CELLS = 2 * 3
-STAGES = 2 + 2 * (
-    2 + 1 + 2 * 2
-)  # no FFCV file; of each training: network, features, scores of mss, two searches with scores
+CELLS = 2 * (3 + 1)  # mss at the best epoch too
+STAGES = 2 + 2 * (3 * 2 + 2 * 2)
+"""No FFCV file; of each training: network, features and scores at two epochs, and two searches with scores."""
 
 
 @pytest.fixture(scope="module")
@@ -95,17 +94,19 @@ def test_a_cell_that_fails_is_named_while_the_others_are_made(
         broken.setattr(POSTPROCESSORS.get("mls"), "fit", fail)
         code, out, err = run(*options("--algorithms", "mls,mss", "--json"))
     assert code == 1
-    states = {(cell["training"], cell["algorithm"]): cell for cell in json.loads(out)["cells"]}
+    states = {(cell["training"], cell["algorithm"], cell["epoch"]): cell for cell in json.loads(out)["cells"]}
     assert {key: cell["state"] for key, cell in states.items()} == {
-        ("softmax", "mls"): "failed",
-        ("eos", "mls"): "failed",
-        ("softmax", "mss"): "done",
-        ("eos", "mss"): "done",
+        ("softmax", "mls", "last"): "failed",
+        ("eos", "mls", "last"): "failed",
+        ("softmax", "mss", "last"): "done",
+        ("eos", "mss", "last"): "done",
+        ("softmax", "mss", "best"): "done",
+        ("eos", "mss", "best"): "done",
     }
-    assert states["eos", "mls"]["reason"] == "RuntimeError: out of luck"
-    assert math.isnan(states["eos", "mls"]["unknown"])
+    assert states["eos", "mls", "last"]["reason"] == "RuntimeError: out of luck"
+    assert math.isnan(states["eos", "mls", "last"]["unknown"])
     assert "failed: small eos/s0/mls/scores: RuntimeError: out of luck" in err
-    assert "2 of 4 cells are done" in err
+    assert "4 of 6 cells are done" in err
     assert "2 failed, run the same command again to try them again" in err
     assert run(*options("--algorithms", "mls,mss"))[0] == 0
 
@@ -117,8 +118,7 @@ def test_a_damaged_cell_is_made_again(run: Run, there: Path) -> None:
     (Path(cells["folder"][0]) / "meta.json").unlink()
     code, out, err = run(*options("--losses", "eos", "--algorithms", "mss", "--json"))
     assert code == 0, err
-    (cell,) = json.loads(out)["cells"]
-    assert cell["unknown"] == cells["unknown"][0]
+    assert json.loads(out)["cells"][0]["unknown"] == cells["unknown"][0]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_wrong_use_is_one_line_and_leaves_nothing(
 def test_published_means_the_five_of_the_paper() -> None:
     plan = benchmark([2], losses="softmax", runs="nowhere", dry_run=True).plan
     searched = [step.stage.config.algorithm for step in plan if step.stage.name == "scores"]
-    assert searched == ["mss", "mls", "openmax", "evm", "proser"]
+    assert searched == ["mss", "mss", "mls", "openmax", "evm", "proser"]  # mss at two epochs
 
 
 def test_a_line_at_most_every_ten_seconds_and_one_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,13 @@ import pandas as pd
 
 from oscbench.labels import NEGATIVE, UNKNOWN
 from oscbench.metrics import auroc, ccr_at_fpr, closed_set_accuracy, oscr_curve
+from oscbench.origin import BEST_EPOCH
 from oscbench.papers.panel import ALGORITHMS, MEASURES, RATES, TRAININGS
 from oscbench.papers.rules import ccr_by_equation_14
 from oscbench.papers.tables import printed_results
 from oscbench.protocols.base import PUBLISHED
 from oscbench.report.blocks import STD
-from oscbench.report.results import BEST_EPOCH, Cell, Results
+from oscbench.report.results import Cell, Results
 
 KINDS: Final = {"negative": NEGATIVE, "unknown": UNKNOWN}
 FPRS: Final = dict(zip(RATES, (1e-3, 1e-2, 1e-1), strict=True))

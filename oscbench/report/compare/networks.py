@@ -12,6 +12,7 @@ from oscbench.features import FeatureInfo, read_info
 from oscbench.labels import UNKNOWN, FloatArray, IntArray
 from oscbench.metrics import FPRS, ccr_column, confidence
 from oscbench.numerics.softmax import softmax
+from oscbench.origin import BEST_EPOCH
 from oscbench.papers.panel import TRAININGS
 from oscbench.papers.rules import ccr_near_fpr
 from oscbench.papers.tables import printed_networks
@@ -19,7 +20,7 @@ from oscbench.protocols.base import PUBLISHED
 from oscbench.report.blocks import Column, Table
 from oscbench.report.compare.cells import mean_and_deviation
 from oscbench.report.compare.orders import kendall
-from oscbench.report.results import BEST_EPOCH, Results, Work
+from oscbench.report.results import Results, Work
 
 PLACE: Final = ["epoch_selection", "protocol", "training"]
 MEASURES: Final = ("gamma_plus", "gamma_minus", *map(ccr_column, FPRS))

@@ -9,12 +9,12 @@ from typing import Any, Final
 import pandas as pd
 
 from oscbench.errors import UsageError
-from oscbench.origin import Origin
+from oscbench.origin import BEST_EPOCH, Origin
 from oscbench.papers.panel import ALGORITHMS
 from oscbench.postprocessors import POSTPROCESSORS
 from oscbench.report.blocks import STD, Column, Section, Table
 from oscbench.report.measures import GAMMAS, RATES, Measures
-from oscbench.report.results import BEST_EPOCH, Network, Results
+from oscbench.report.results import Network, Results
 from oscbench.report.sections.base import (
     NETWORK,
     RATE_TITLES,
@@ -123,7 +123,7 @@ def _tested(results: Results, measures: Measures) -> Iterator[tuple[_Key, dict[s
         found = measures.frame.iloc[row]
         if found["split"] != "test" or _fine_tunes(cell.algorithm):
             continue
-        at_best = cell.at_best_epoch or cell.origin.train in kept_best
+        at_best = cell.origin.at_best_epoch or cell.origin.train in kept_best
         figures = {"gamma_plus": found["gamma_plus"], f"{found['kind']}_gamma_minus": found["gamma_minus"]}
         if cell.algorithm == ALGORITHMS[0] and found["kind"] == "unknown":
             figures |= {rate: found[rate] for rate in RATES}

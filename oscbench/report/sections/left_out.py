@@ -40,7 +40,7 @@ def _not_shown(measures: Measures) -> list[dict[str, Any]]:
     rows = []
     for cell, folder in others.items():
         other = shown.get((*cell.system, cell.origin.seed))
-        if cell.at_best_epoch:
+        if cell.origin.at_best_epoch:
             reason = "network of the best epoch: in the table of confidences alone"
         else:
             reason = f"{_how(cell)}; {other.folder.name if other else 'another cell'} is shown instead"

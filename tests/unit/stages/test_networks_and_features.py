@@ -18,10 +18,12 @@ from oscbench.errors import OscbenchError, UsageError
 from oscbench.protocols.base import make_protocol, write_protocol
 from oscbench.resources import WorkerAsk
 from oscbench.stages import given_network as given_stage
+from oscbench.stages.best_epoch import BestEpoch, at_best_epoch
 from oscbench.stages.features import FeatureRequest, Features, OwnFeatures, requested_features
 from oscbench.stages.given_network import GivenNetwork, given_network, is_published_split
 from oscbench.stages.runner import LocalRunner, Session
 from oscbench.stages.samples import Samples
+from oscbench.stages.scores import scores_with
 from oscbench.stages.stage import Room, ensure, plan
 from oscbench.stages.training import Training, TrainingOptions, default_config, network_in_use, training_of
 from oscbench.stages.workspace import Workspace, open_workspace
@@ -403,3 +405,26 @@ def test_the_usual_network_of_the_embedded_data_is_among_what_was_counted() -> N
     demo = open_workspace(runs=Path("runs"), data="demo", protocol="2")
     config = default_config(demo, loss="softmax")
     assert {(config.network, config.crop), ("resnet50", 224)} == set(COUNTED)
+
+
+def test_the_best_epoch_stands_beside_the_last_one(workspace: Workspace, session: Session) -> None:
+    trained = training(workspace, epochs=4, learning_rate=3e-2)  # so fast that the last epoch need not be the best
+    last = Features.of(workspace, trained, PIL)
+    best = at_best_epoch(last)
+    assert best is not None
+    ensure([last, best], session)
+    network = best.network
+    assert isinstance(network, BestEpoch)
+    assert network.weights.read_bytes() == (trained.folder / "best.pth").read_bytes()
+    assert network.result.epoch == trained.result.best["epoch"] == Checkpoint.load(network.weights).epoch
+    assert best.origin.at_best_epoch
+    assert not last.origin.at_best_epoch
+    assert best.origin.recipe == last.origin.recipe + "; best epoch"
+    assert (best.load().test is not None, best.folder != last.folder) == (True, True)
+    kept = {name: (workspace.room.root / f"softmax/s0/{name}").resolve().name for name in ("train", "features")}
+    assert kept == {"train": trained.folder.name, "features": last.folder.name}  # what is in use stays in use
+    scores = [scores_with(found, "mss", {}) for found in (last, best)]
+    ensure(scores, session)
+    assert len({stage.alias for stage in scores}) == 2
+    workspace.room.refuse_older_layout()  # and its links are taken for ours
+    assert at_best_epoch(Features.of(workspace, training(workspace, selection="best"), PIL)) is None
