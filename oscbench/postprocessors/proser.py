@@ -15,7 +15,7 @@ from oscbench.records import check_choices
 
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "published": {},
-    DEMO_RECIPE: {"epochs": 4, "learning_rate": 1e-3},
+    DEMO_RECIPE: {"epochs": 3, "learning_rate": 1e-3},
     "authors": {"fine_tuning": "authors", "lambda0": 0.01, "learning_rate": 1e-3, "epochs": 10},
 }
 """What each recipe sets otherwise than the defaults of ``ProserParams``.

@@ -82,7 +82,7 @@ def _range(maps: list[Series]) -> list[float]:
 
 
 def _facet_order(facet: str) -> tuple[str, float, str]:
-    name, _, value = facet.partition(" ")
+    name, _, value = facet.rpartition(" ")
     try:
         return name, float(value), value
     except ValueError:

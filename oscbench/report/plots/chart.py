@@ -14,7 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from oscbench.report.plots.style import LINES, MARKERS, OKABE_ITO, SETTINGS, draw_grid, legend_columns, set_title
 
@@ -52,7 +52,7 @@ def chart_figure(
             axis.set_title(name, fontsize=8)
             _DRAW[document["kind"]](axis, document, how, series, scale)
         if document["kind"] == "xy":
-            _share_labels(axes)
+            _share_labels(axes, document)
         _draw_legend(figure, document, how, shown)
         set_title(figure, title)
     return figure
@@ -105,15 +105,18 @@ def _panel_size(document: Document, shown: Sequence[Series]) -> tuple[float, flo
     return (4.6, 0.8 + 0.17 * len(names)) if names else (2.7, 2.1)
 
 
-def _share_labels(axes: Any) -> None:
-    """Labels stand at the left and at the bottom alone."""
+def _share_labels(axes: Any, document: Document) -> None:
+    """Labels stand at the left and at the bottom alone; so do numbers where all panels have the same."""
+    alike = {name: all(document[name]["scales"].values()) for name in ("x", "y")}
     for row in axes:
         for axis in row[1:]:
             axis.set_ylabel("")
+            axis.tick_params(labelleft=not alike["y"])
     for column in axes.T:
         last = max((i for i, axis in enumerate(column) if axis.axison), default=0)
         for axis in column[:last]:
             axis.set_xlabel("")
+            axis.tick_params(labelbottom=not alike["x"])
 
 
 # --- curves, points, bars and histograms ---------------------------------------------------------------------------
@@ -125,9 +128,12 @@ def _draw_xy(axis: Axes, document: Document, how: Document, series: Sequence[Ser
     if scale == "log":
         axis.set_xscale("log")
         axis.xaxis.set_minor_locator(NullLocator())  # laying out a hundred little ticks takes most of the time
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     for one in series:
         colour, line = (_style(document, how[part], one) for part in ("colour", "line"))
         _MARKS[one["mark"]](axis, one, OKABE_ITO[colour % len(OKABE_ITO)], line % len(LINES), limits)
+    axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axis.set_xlabel(document["x"]["label"])
     axis.set_ylabel(document["y"]["label"])
     if limits:

@@ -292,6 +292,14 @@ def test_maps_hold_the_best_over_the_others(drawn: Results) -> None:
     assert checked > 20
 
 
+def test_maps_of_each_value_stand_in_the_order_of_values(drawn: Results) -> None:
+    (chart,) = (chart for chart in heat_charts(drawn) if chart.name == "settings-openmax")
+    assert chart.document is not None
+    named = [facet.rsplit(" ", 1) for facet in chart.document["keys"]["facet"]["values"]]
+    tails = [value for name, value in named if name == "tail size"]
+    assert tails == ["5", "20"]
+
+
 def test_the_best_setting_is_framed(drawn: Results) -> None:
     for chart in heat_charts(drawn):
         for one in chart.document["series"]:  # type: ignore[index]
