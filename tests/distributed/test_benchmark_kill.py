@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from benchmark_runs import BenchmarkRuns, cells_of
-from processes import SEED, descendants, kill_one, named_below, title, wait_for_the_end_of
+from processes import SEED, descendants, kill_one, named_below, title, wait_for_the_end_of, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -32,6 +32,7 @@ CASES = {
         ("actor", "driver"),
     ),
 }
+LONGEST_RUN = 1200.0
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "ray-dashboard", "ray::IDLE")
 
 
@@ -78,40 +79,71 @@ def named(pid: int) -> bool:
     return title(pid).startswith((*PROCESSES["worker"], *PROCESSES["actor"]))
 
 
+class Disturbed:
+    """A run that is killed and taken up again; what is finished must never be made again.
+
+    Args:
+        runs: Its folder.
+    """
+
+    def __init__(self, runs: BenchmarkRuns) -> None:
+        self.runs = runs
+        self.out = ""
+        self._finished, self._made = set[str](), runs.made()
+        self._process: subprocess.Popen[str] | None = None
+
+    def work_for(self, seconds: float) -> bool:
+        """Lets it work for so long, begun anew where its driver was killed; whether it is still at it."""
+        if self._process is None:
+            begun = sum(self.runs.made().values())
+            process = self._process = self.runs.start()
+            wait_until(lambda: sum(self.runs.made().values()) > begun or process.poll() is not None, "a stage to begin")
+        try:
+            self.out, errors = self._process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return True
+        assert self._process.returncode == 0, errors
+        self._check()
+        return False
+
+    def kill(self, target: str) -> bool:
+        """Strikes; whether the target was there."""
+        assert self._process is not None
+        self._check()
+        struck = strike(self._process, target)
+        if self._process.returncode == -signal.SIGKILL:
+            self._process = None
+        return struck
+
+    def _check(self) -> None:
+        """What was finished the last time has not been made again since."""
+        again = {name for name in self._finished if self.runs.made()[name] != self._made[name]}
+        assert not again, f"finished stages that were made again: {again}"
+        self._finished, self._made = self.runs.finished(), self.runs.made()
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_killed_at_any_moment(case: str, tmp_path: Path) -> None:
+def test_killed_again_and_again_at_any_moment(case: str, tmp_path: Path) -> None:
     options, targets = CASES[case]
     quiet = undisturbed(tmp_path / "quiet", options)
-    chance = random.Random(f"{SEED} {case}")
-    runs = BenchmarkRuns(tmp_path / "killed", *options)
-    struck, out = list[str](), ""
-    for target in targets:
-        moment = chance.random() * quiet.seconds
-        print(f"OSCBENCH_KILL_SEED={SEED}: the {target} to be killed at {moment:.2f} of {quiet.seconds:.2f} s")
-        finished, made = runs.finished(), runs.made()
-        process = runs.start()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            out, _ = process.communicate(timeout=moment)
-        if process.returncode is None:
-            # What is finished at this moment is not made again, neither by this run nor by the next one.
-            finished |= runs.finished()
-            made = runs.made()
-            if strike(process, target):
-                struck.append(target)
-            if process.returncode is None:
-                out, _ = process.communicate(timeout=1200)
-        again = {name for name in finished if runs.made()[name] != made[name]}
-        assert not again, f"finished stages that were made again: {again}"
-        if process.returncode == 0:
-            break  # it has healed, or was over before
-        assert process.returncode in (1, -signal.SIGKILL)
-    before = runs.finished(), runs.made()
-    cells = runs.finish()
-    assert not {name for name in before[0] if runs.made()[name] != before[1][name]}
-    assert without_folders(cells) == without_folders(quiet.cells)
-    pd.testing.assert_frame_equal(runs.trials(), quiet.trials)
-    assert cells == cells_of(runs_out(runs))
-    print(f"struck: {struck}; made more than once: {[name for name, n in runs.made().items() if n > 1]}")
+    chance, waiting = random.Random(f"{SEED} {case}"), [*targets]
+    for attempt in range(len(targets) + 3):  # a run that is over before all have struck is followed by another
+        moments = sorted(chance.random() * quiet.seconds / 2**attempt for _ in waiting)
+        run = Disturbed(BenchmarkRuns(tmp_path / f"killed{attempt}", *options))
+        for moment, before in zip(moments, [0.0, *moments], strict=False):
+            print(f"OSCBENCH_KILL_SEED={SEED}: the {waiting[0]} to be killed at {moment:.2f} of {quiet.seconds:.2f} s")
+            if not run.work_for(moment - before):
+                break
+            if run.kill(waiting[0]):
+                waiting.pop(0)
+        assert not run.work_for(LONGEST_RUN)
+        cells = cells_of(run.out)
+        assert without_folders(cells) == without_folders(quiet.cells)
+        pd.testing.assert_frame_equal(run.runs.trials(), quiet.trials)
+        assert cells == cells_of(runs_out(run.runs))
+        if not waiting:
+            break
+    assert not waiting, f"never struck: {waiting}"
 
 
 def runs_out(runs: BenchmarkRuns) -> str:
