@@ -21,6 +21,8 @@ from oscbench.records import fingerprint
 MARKER = "demo.json"
 """File in the data folder that says with which settings it is drawn."""
 QUALITY = 90
+FULL_COLOUR = 0
+"""JPEG's chroma at the resolution of the luma: colours of parts a few pixels wide tell classes apart."""
 BATCH = 64
 """Images of a class drawn at once; bounds the memory of large sizes and counts."""
 
@@ -152,4 +154,6 @@ def _draw_class(job: _Job) -> None:
             for index, pixels in zip(
                 indices, draw_images(path, config.seed, job.split, indices, config.size), strict=True
             ):
-                Image.fromarray(pixels).save(temporary / f"{job.wnid}_{index:05}.JPEG", quality=QUALITY)
+                Image.fromarray(pixels).save(
+                    temporary / f"{job.wnid}_{index:05}.JPEG", quality=QUALITY, subsampling=FULL_COLOUR
+                )

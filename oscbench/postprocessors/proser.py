@@ -20,7 +20,7 @@ RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """What each recipe sets otherwise than the defaults of ``ProserParams``.
 
-The embedded data's small networks are trained for 7 epochs, not 120, and are fine-tuned for fewer likewise.
+The embedded data's small networks are trained for 9 epochs, not 120, and are fine-tuned for fewer likewise.
 """
 
 

@@ -76,7 +76,7 @@ class Recipe:
 RECIPES: Final[dict[str, Recipe]] = {
     "published": Recipe(),
     "published-sgd": Recipe(optimizer="sgd", batch_size=32),
-    "demo": Recipe(learning_rate=2e-3, epochs=7, schedule="cosine", warmup_epochs=1),
+    "demo": Recipe(learning_rate=2e-3, epochs=9, schedule="cosine", warmup_epochs=1),
 }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from oscbench.data.looks import draw_images, traits_of
+from oscbench.data.looks import SHOWN, draw_images, traits_of
 from oscbench.protocols.base import load_protocol
 from oscbench.protocols.wordnet import load_tree
 
@@ -72,6 +72,19 @@ def test_a_class_inherits_from_its_path_and_from_nothing_else():
     assert np.linalg.norm(traits - sister) < np.linalg.norm(traits - stranger)
     assert np.array_equal(traits, np.concatenate(list(traits_of(list(path), 0).values())))
     assert not np.array_equal(traits, np.concatenate(list(traits_of(path, 1).values())))
+
+
+def test_near_classes_have_the_same_kinds_of_parts_and_far_ones_others():
+    protocol, tree = load_protocol("1"), load_tree()
+
+    def presence(role):
+        return np.stack([traits_of(tree.path(c.wnid), 0)["part_presence"] for c in protocol.role(role)])
+
+    known = presence("known")
+    assert np.allclose(known.sum(axis=1), SHOWN, atol=1)  # the last one may fade into the next
+    assert known.min() >= 0
+    shared = {role: np.mean(presence(role) @ known.T) / SHOWN for role in ("known", "negative", "unknown")}
+    assert shared["known"] > shared["negative"] > 0.8 > 0.6 > shared["unknown"]
 
 
 def test_an_image_depends_on_its_own_index_alone():
