@@ -42,6 +42,8 @@ class Page:
 
     def __init__(self, sent: int, received: int) -> None:
         self._sent, self._received = os.fdopen(sent, "wb"), os.fdopen(received, "rb")
+        self._answers = select.poll()  # unlike select, for a process with any number of open files
+        self._answers.register(self._received, select.POLLIN | select.POLLHUP)
         self._numbers = itertools.count(1)
         self._rest = b""
         self._session: str | None = None
@@ -70,8 +72,7 @@ class Page:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._received], [], [], LONGEST_WAIT)
-            assert ready, f"the browser has said nothing for {LONGEST_WAIT:.0f} s"
+            assert self._answers.poll(LONGEST_WAIT * 1000), f"the browser has said nothing for {LONGEST_WAIT:.0f} s"
             more = os.read(self._received.fileno(), 1 << 20)
             assert more, "the browser has ended"
             self._rest += more
