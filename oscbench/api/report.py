@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import resource
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -95,7 +94,6 @@ def write_report(
     images = Path(data) if data is not None else None
     _check(out, compare, images)
     started = time.monotonic()
-    _allow_many_files()
     results = read_results(runs)
     for path, reason in results.left_out:
         logger.warning("%s is left out: %s", path, reason)
@@ -125,12 +123,6 @@ def write_report(
         figures=tuple(out / path for path in figures),
         left_out=results.left_out,
     )
-
-
-def _allow_many_files() -> None:
-    """Scores stay mapped while they are read, a dozen files for each cell: more than many systems allow at first."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _check(out: Path, compare: Comparison | None, images: Path | None) -> None:

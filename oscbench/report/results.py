@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,9 +87,12 @@ class Cell:
     created: str
     versions: dict[str, str]
 
-    @cached_property
+    @property
     def splits(self) -> dict[str, ScoreSet]:
-        """Its scores on ``val`` and, where the data have one, on ``test``; memory-mapped."""
+        """Its scores on ``val`` and, where the data have one, on ``test``; mapped anew each time.
+
+        Nobody holds them: a dozen files for each of hundreds of cells are more than a system lets a process have open.
+        """
         return {split: ScoreSet.load(self.folder / split) for split in SPLITS if (self.folder / split).is_dir()}
 
     @property
@@ -165,19 +168,20 @@ class Results:
     def demo(self) -> bool:
         """Whether any of it comes from the embedded demonstration data."""
         found: Iterable[Cell | Search | Network] = (*self.cells, *self.searches, *self.networks)
-        return any(each.origin.demo for each in found)
+        return any(each.origin.demo for each in found) or any(map(_is_drawn, self.work))
 
     def of(self, data: str) -> Results:
         """What belongs to one data set."""
         if data not in self.data_sets:
             raise UsageError(f"there is no data {data!r} below {self.runs}; there is {', '.join(self.data_sets)}")
+        root = self.runs / data  # a folder may have been renamed since
         return dataclasses.replace(
             self,
-            cells=tuple(cell for cell in self.cells if cell.origin.data == data),
-            searches=tuple(search for search in self.searches if search.origin.data == data),
-            networks=tuple(network for network in self.networks if network.origin.data == data),
-            work=tuple(work for work in self.work if work.data == data),
-            left_out=tuple((p, why) for p, why in self.left_out if p.relative_to(self.runs).parts[0] == data),
+            cells=tuple(cell for cell in self.cells if root in cell.folder.parents),
+            searches=tuple(search for search in self.searches if root in search.folder.parents),
+            networks=tuple(network for network in self.networks if root in network.folder.parents),
+            work=tuple(work for work in self.work if root in work.folder.parents),
+            left_out=tuple((path, why) for path, why in self.left_out if root in path.parents),
         )
 
     def preferred(self, rule: CcrRule = "inclusive") -> Results:
@@ -201,6 +205,11 @@ class Results:
     def work_of(self, folder: Path) -> Work | None:
         """The stage in a folder."""
         return next((work for work in self.work if work.folder == folder), None)
+
+
+def _is_drawn(work: Work) -> bool:
+    """Whether it shows that the data are the embedded ones, which alone are drawn here."""
+    return work.stage == "images"
 
 
 def _fitness(cell: Cell, rule: CcrRule) -> tuple[bool, int]:
@@ -252,7 +261,7 @@ class _Reader:
         self.left_out: list[tuple[Path, str]] = []
         found = (self._tried(folder, partial(_read_work, folder)) for folder in _finished(runs))
         self.work = [work for work in found if work is not None]
-        self._demo = {work.data for work in self.work if work.stage == "images"}  # only embedded data are drawn here
+        self._demo = {work.data for work in self.work if _is_drawn(work)}
         self._by_folder = {work.folder: work for work in self.work}
         self._origins: dict[tuple[Path, str], Origin] = {}  # equal data of two names have equal fingerprints
 
@@ -301,7 +310,7 @@ class _Reader:
                                     f"{work.folder} and make it again")  # fmt: skip
         info = next(iter(splits.values())).info
         assert info is not None, "looked at above"
-        cell = Cell(
+        return Cell(
             origin=info.origin,
             algorithm=info.algorithm,
             params=info.params,
@@ -314,8 +323,6 @@ class _Reader:
             created=work.created,
             versions=work.versions,
         )
-        cell.__dict__["splits"] = splits  # what was checked need not be read again
-        return cell
 
     def _folder_of(self, work: Work, role: str) -> Path | None:
         """The folder of an input, where it is there and readable."""

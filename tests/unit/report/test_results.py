@@ -189,3 +189,22 @@ def test_reading_loads_neither_torch_nor_ray_nor_numba(made: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_no_file_stays_open_however_many_cells_there_are(drawn_runs: Path) -> None:
+    """A dozen files for each of hundreds of cells would be more than a system lets a process have open."""
+    before = len(list(Path("/proc/self/fd").iterdir())), Path("/proc/self/maps").read_text().count(str(drawn_runs))
+    results = read_results(drawn_runs)
+    for cell in results.cells:
+        assert len(cell.splits["val"].labels) > 0
+    after = len(list(Path("/proc/self/fd").iterdir())), Path("/proc/self/maps").read_text().count(str(drawn_runs))
+    assert after[0] <= before[0] + 2
+    assert after[1] <= before[1] + 12
+
+
+def test_a_renamed_data_folder_keeps_its_cells(drawn_runs: Path, tmp_path: Path) -> None:
+    (name,) = read_results(drawn_runs).data_sets
+    shutil.copytree(drawn_runs / name, tmp_path / "runs" / "renamed", symlinks=True)
+    results = read_results(tmp_path / "runs")
+    assert results.data_sets == ("renamed",)
+    assert len(results.of("renamed").cells) == len(results.cells) == len(read_results(drawn_runs).cells)
