@@ -8,6 +8,7 @@ logits follow from them by the network's own last layers.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ from oscbench.training.job import TrainingJob
 from oscbench.training.loop import Validation
 from oscbench.training.model import EmbeddingLayer, OpenSetNetwork
 from oscbench.training.proser import ProserNetwork
-from oscbench.training.recipes import Recipe, TrainConfig
+from oscbench.training.recipes import RECIPES, TrainConfig
 from oscbench.tuning.space import load_space
 
 N_KNOWN, N_OTHER = 5, 3
@@ -127,7 +128,7 @@ def _protocol(name: str) -> Protocol:
 
 
 def _features(samples: Samples, training: str, seed: int, demo: bool, epochs: int) -> Features:
-    recipe = Recipe(epochs=epochs, batch_size=32, schedule="cosine", warmup_epochs=1)
+    recipe = dataclasses.replace(RECIPES["demo"], epochs=epochs)
     network = Training(
         room=samples.room,
         config=TrainConfig(loss=training, network="tiny", crop=56, stored_side=64, recipe=recipe, seed=seed),

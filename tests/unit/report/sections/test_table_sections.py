@@ -9,6 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -30,6 +31,7 @@ from oscbench.report.sections.left_out import left_out_section
 from oscbench.report.sections.ranking import ranking_section
 from oscbench.report.sections.rates import rates_section
 from oscbench.report.sections.settings import best_settings_section, grids_section
+from oscbench.scores import ScoreSet
 
 ALL = (
     rates_section,
@@ -61,6 +63,13 @@ def cells_of(results: Results, **wanted: str) -> list[Cell]:
         return all(found[name] == value for name, value in wanted.items())
 
     return [cell for cell in results.cells if fits(cell)]
+
+
+def with_splits(cell: Cell, splits: Mapping[str, ScoreSet]) -> Cell:
+    """The cell with other scores than those in its folder."""
+    kind = type("OtherScores", (Cell,), {"splits": dict(splits)})
+    other: Cell = kind(**{field.name: getattr(cell, field.name) for field in dataclasses.fields(Cell)})
+    return other
 
 
 # --- marks and order ------------------------------------------------------------------------------------------------
@@ -251,7 +260,7 @@ def test_networks_of_the_best_epoch_fill_their_row(drawn: Results) -> None:
     (cell,) = cells_of(drawn, protocol="p1", training="softmax", algorithm="mss")
     origin = dataclasses.replace(cell.origin, recipe=f"{cell.origin.recipe}; best epoch", train="f" * 16)
     best = dataclasses.replace(cell, origin=origin, folder=drawn.runs / "best")
-    best.__dict__["splits"] = cell.splits
+    best = with_splits(best, cell.splits)
     results = dataclasses.replace(drawn, cells=(*drawn.cells, best))
     measures = Measures.of(results)
     frame = tables(confidences_section(results, measures))["confidence"].frame
@@ -391,7 +400,7 @@ def test_what_was_left_out_is_named(drawn: Results, measures: Measures) -> None:
     assert left_out_section(drawn, measures).blocks == ()
     (cell,) = cells_of(drawn, protocol="p1", training="softmax", algorithm="evm")
     other = dataclasses.replace(cell, ccr_rule="published", folder=drawn.runs / "d/p1/scores-0")
-    other.__dict__["splits"] = cell.splits
+    other = with_splits(other, cell.splits)
     damaged = (drawn.runs / "d" / "p1" / "scores-1", "is damaged")
     results = dataclasses.replace(drawn, cells=(*drawn.cells, other), left_out=(damaged,))
     frame = tables(left_out_section(results, Measures.of(results)))["left-out"].frame
@@ -412,11 +421,11 @@ def two_recipes(drawn: Results) -> Results:
     for cell in cells:
         origin = dataclasses.replace(cell.origin, recipe="longer", train=cell.origin.train[::-1])
         other = dataclasses.replace(cell, origin=origin)
-        other.__dict__["splits"] = {
+        better = {
             split: dataclasses.replace(scores, score=scores.score + (scores.labels >= 0))
             for split, scores in cell.splits.items()
         }
-        others.append(other)
+        others.append(with_splits(other, better))
     for search in searches:
         origin = dataclasses.replace(search.origin, recipe="longer", train=search.origin.train[::-1])
         tried.append(dataclasses.replace(search, origin=origin, trials=search.trials.assign(sum=4.0)))
@@ -510,7 +519,7 @@ def test_every_section_does_without_a_split_a_seed_or_a_plugin(
         name = "uninstalled" if cell.algorithm == "evm" else cell.algorithm
         origin = dataclasses.replace(cell.origin, seed=None, network="", recipe="", protocol="own", training="secret")
         other = dataclasses.replace(cell, algorithm=name, origin=origin)
-        other.__dict__["splits"] = {split: cell.splits[split] for split in splits}
+        other = with_splits(other, {split: cell.splits[split] for split in splits})
         return other
 
     cells = tuple(changed(cell) for cell in cells_of(drawn, protocol="p1", training="softmax"))
