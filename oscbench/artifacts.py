@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import platform
@@ -271,9 +272,24 @@ class Meta(Generic[C, R]):
 
     @classmethod
     def read(cls, folder: Path, stage: str, config: type[C], result: type[R]) -> Meta[C, R]:
-        """Reads and checks ``folder/meta.json``; ``config`` and ``result`` are the types of the stage's records."""
-        found: Meta[C, R] = _read(folder, META, Meta[config, result], stage)  # type: ignore[valid-type]
+        """Reads and checks ``folder/meta.json``; ``config`` and ``result`` are the types of the stage's records.
+
+        A graph of stages asks for the same records over and over: a file that has not changed is not read again.
+        """
+        try:
+            state = (folder / META).stat()
+            version = (state.st_ino, state.st_mtime_ns, state.st_size)
+        except OSError:  # reading it says what is wrong
+            version = (0, 0, 0)
+        kinds: Any = (config, result)
+        found: Meta[C, R] = _read_version(folder, stage, kinds, version)
         return found
+
+
+@functools.lru_cache(maxsize=10_000)
+def _read_version(folder: Path, stage: str, kinds: tuple[Any, Any], version: tuple[int, int, int]) -> Any:
+    config, result = kinds
+    return _read(folder, META, Meta[config, result], stage)  # type: ignore[valid-type]
 
 
 def is_complete(folder: Path) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oscbench.api.session import Asked, Loader, LogView, chosen_losses, open_session, training_options
+from oscbench.artifacts import is_complete
 from oscbench.errors import StoppedError, UsageError
 from oscbench.papers.panel import ALGORITHMS as PUBLISHED_ALGORITHMS
 from oscbench.progress import LOG_EVERY_SECONDS, duration
@@ -214,7 +215,7 @@ def _table(wanted: Sequence[Scores], board: Board, rule: CcrRule) -> pd.DataFram
 
 
 def _row(stage: Scores, failure: str | None, rule: CcrRule) -> dict[str, Any]:
-    there = failure is None and stage.folder.is_dir()
+    there = failure is None and is_complete(stage.folder)
     row: dict[str, Any] = {
         "protocol": stage.room.protocol,
         "training": stage.origin.training,

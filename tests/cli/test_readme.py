@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +26,15 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 COMMANDS = list(dict.fromkeys(commands_of(README)))
-OWN_FEATURES, OWN_METHOD = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+OWN_FEATURES, FROM_PYTHON, OWN_METHOD = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 STAND_INS = {"DIR": "demo"}
 """What a reader puts in the place of a word."""
 
 NOT_RUN = {
+    "oscbench benchmark": (
+        "half an hour; benchmarks/benchmark.py runs it, tests/cli/test_benchmark_cli.py does at a small size"
+    ),
     "oscbench watch": "serves until it is stopped; tests/distributed/test_watch.py opens it",
     "oscbench tune --alg evm --protocol 1 --loss eos --data /path/to/ILSVRC2012": "needs ImageNet",
     "oscbench evaluate --alg all --loss all --protocol 2 --seeds 0,1,2 --yes": (
@@ -46,6 +50,7 @@ NOT_RUN = {
 """Commands that only have to be understood, and why."""
 
 LONG = {
+    "oscbench report --compare paper",
     "oscbench tune --alg evm --protocol 1",
     "oscbench evaluate --protocol 1 --alg evm",
     "oscbench evaluate --protocol 1 --alg mss --alg evm --plots plots",
@@ -56,6 +61,7 @@ LONG = {
 """Whole jobs of minutes; they run with the long tests."""
 
 AFTER = {
+    "oscbench report --compare paper": "oscbench evaluate --protocol 1 --alg mss --alg evm --plots plots",
     "oscbench export --trials --out all.csv": "oscbench tune --alg evm --features mine",
     "oscbench threshold --scores runs/demo-9495552f/p1/softmax/s0/evm/scores --fpr 0.01": (
         "oscbench evaluate --protocol 1 --alg mss --alg evm --plots plots"
@@ -150,6 +156,13 @@ def test_a_broken_command_would_be_noticed(reader: Reader, run: Callable[..., tu
     assert reader.type("oscbench threshold --scores demo --fpr much").returncode == 2
     for broken in ("tunes --alg evm", "tune --algorithm evm", "protocol lists"):
         assert run(*broken.split(), "--help")[0] == 2
+
+
+def test_a_verb_works_as_a_function(reader: Reader) -> None:
+    names: dict[str, Any] = {}
+    with contextlib.chdir(reader.folder):
+        exec(FROM_PYTHON, names)
+    assert names["found"].best["algorithm"].tolist() == ["evm"]
 
 
 def test_the_method_of_ones_own_works_and_keeps_the_contract(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
