@@ -54,7 +54,7 @@ LONG = {
     "oscbench tune --alg evm --protocol 1",
     "oscbench evaluate --protocol 1 --alg evm",
     "oscbench evaluate --protocol 1 --alg mss --alg evm --plots plots",
-    "oscbench threshold --scores runs/demo-9495552f/p1/softmax/s0/evm/scores --fpr 0.01",
+    "oscbench threshold --scores runs/demo-6c81a17d/p1/softmax/s0/evm/scores --fpr 0.01",
     "oscbench train --protocol 2 --loss eos",
     "oscbench tune --alg proser --protocol 2 --loss eos",
 }
@@ -63,7 +63,7 @@ LONG = {
 AFTER = {
     "oscbench report --compare paper": "oscbench evaluate --protocol 1 --alg mss --alg evm --plots plots",
     "oscbench export --trials --out all.csv": "oscbench tune --alg evm --features mine",
-    "oscbench threshold --scores runs/demo-9495552f/p1/softmax/s0/evm/scores --fpr 0.01": (
+    "oscbench threshold --scores runs/demo-6c81a17d/p1/softmax/s0/evm/scores --fpr 0.01": (
         "oscbench evaluate --protocol 1 --alg mss --alg evm --plots plots"
     ),
 }
