@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,11 @@ def benchmark(
     )
     if local and num_workers > 1:
         raise UsageError(f"--local trains with one worker in this process; leave out --num-workers {num_workers}")
-    with open_session(address, local) as session, contextlib.ExitStack() as opened:
+    with (
+        contextlib.redirect_stdout(sys.stderr),  # Ray prints warnings of its own; stdout is for the result
+        open_session(address, local) as session,
+        contextlib.ExitStack() as opened,
+    ):
         board = prepare(wanted, session.resources(), yes=yes or dry_run)
         began = time.monotonic()
         if not dry_run:
