@@ -144,11 +144,6 @@ def _short(value: float, digits: int) -> float | None:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def chosen_first(document: Document) -> dict[str, str]:
-    """Of every key that is chosen from, the value that is shown first."""
-    return {key: next(iter(document["keys"][key]["values"])) for key in document["choose"]}
-
-
 def chart_of(
     name: str,
     title: str,
@@ -170,11 +165,10 @@ def chart_of(
         apart: Keys that are chosen from, of which every value gets files of its own; of others the first one.
         files: Ends of file names with arrangement and scale; default: one file, as the page shows it first.
     """
-    first = chosen_first(document)
     found = {tuple(one["keys"][key] for key in apart): None for one in document["series"]}
     drawn = {}
     for values in found:
-        chosen = first | dict(zip(apart, values, strict=True))
+        chosen = _chosen_beside(document, dict(zip(apart, values, strict=True)))
         told = [label for key, value in chosen.items() if (label := _told(document, key, value))]
         for end, (arrangement, scale) in (files or {"": (0, None)}).items():
             parts = [name, *values, end] if apart else [name, end]
@@ -183,6 +177,24 @@ def chart_of(
                 _draw, document, title=whole, arrangement=arrangement, scale=scale, chosen=chosen
             )
     return Chart(name=name, title=title, document=document, figure=None, note=note, files=drawn)
+
+
+def _chosen_beside(document: Document, fixed: Mapping[str, str]) -> dict[str, str]:
+    """A value of every key that is chosen from: as fixed, else the first one that there is together with the others.
+
+    One protocol may have other networks or seeds than the next.
+    """
+    chosen = dict(fixed)
+    for key in document["choose"]:
+        if key in chosen:
+            continue
+        there = {
+            one["keys"][key]
+            for one in document["series"]
+            if all(one["keys"].get(name, value) == value for name, value in chosen.items())
+        }
+        chosen[key] = next(value for value in document["keys"][key]["values"] if value in there)
+    return chosen
 
 
 def _draw(document: Document, **how: Any) -> Figure:

@@ -4,13 +4,23 @@ let panelCount = 0;
 
 const KEYS_HELP = "arrow keys: values; + and -: zoom; 0: all";
 
+/** Values of all keys that are chosen from, as fixed or wished where there is something to show, else the first that fit. */
+function settled(chart, fixed, wished) {
+  const chosen = { ...fixed };
+  for (const key of chart.choose.filter((name) => !(name in fixed))) {
+    const fitting = chart.series.filter((one) => Object.entries(chosen).every(([name, value]) => one.keys[name] === value));
+    const there = new Set(fitting.map((one) => one.keys[key]));
+    chosen[key] = there.has(wished[key]) ? wished[key] : Object.keys(chart.keys[key].values).find((value) => there.has(value));
+  }
+  return chosen;
+}
+
 /** What the user has chosen for one figure. */
 function initialState(chart) {
-  const first = (key) => Object.keys(chart.keys[key].values)[0];
   return {
     arrangement: chart.arrangements[0],
     scale: Object.keys(chart.x?.scales ?? { linear: null })[0],
-    chosen: Object.fromEntries(chart.choose.map((key) => [key, first(key)])),
+    chosen: settled(chart, {}, {}),
     off: Object.fromEntries(Object.entries(chart.keys).map(([key, { values }]) => [key, new Set(Object.keys(values).filter((value) => values[value].off))])),
   };
 }
@@ -66,12 +76,15 @@ function makeTools(chart, state, arrange, refresh) {
     const select = make("select", { ariaLabel: name }, ...options.map(([value, text]) => make("option", { value }, text)));
     select.addEventListener("input", () => choose(select.value));
     tools.push(make("label", {}, `${name} `, select));
+    return select;
   };
+  const selects = {};
   for (const key of chart.choose) {
     const options = Object.entries(chart.keys[key].values).map(([value, { label }]) => [value, label]);
     if (options.length < 2) continue;
-    addChoice(chart.keys[key].label, options, (value) => {
-      state.chosen[key] = value;
+    selects[key] = addChoice(chart.keys[key].label, options, (value) => {
+      state.chosen = settled(chart, { [key]: value }, state.chosen);
+      for (const [other, select] of Object.entries(selects)) select.value = state.chosen[other];
       arrange();
     });
   }

@@ -21,7 +21,7 @@ from oscbench.protocols.imagenet import published_protocol
 from oscbench.protocols.wordnet import load_tree
 from oscbench.report.blocks import Chart, Table
 from oscbench.report.charts.accuracy import accuracy_charts, correlation
-from oscbench.report.charts.base import rounded
+from oscbench.report.charts.base import chart_of, make_document, rounded
 from oscbench.report.charts.class_map import ROLES, class_tree
 from oscbench.report.charts.cost import cost_charts
 from oscbench.report.charts.epochs import epoch_charts
@@ -391,3 +391,26 @@ def test_the_map_holds_every_class_below_its_group(name: str) -> None:
         assert above.classes > node.classes
         if above.role:
             assert node.role == above.role
+
+
+def test_files_show_what_there_is_where_protocols_have_other_networks() -> None:
+    """The first network of all need not be one of each protocol's."""
+
+    def curve(protocol: str, network: str) -> dict[str, Any]:
+        keys = {"protocol": protocol, "network": network}
+        return {"keys": keys, "mark": "line", "x": [0.0, 1.0], "y": [0.0, 1.0]}
+
+    axis = {"label": "x", "scales": {"linear": [0, 1]}}
+    document = make_document(
+        "xy",
+        [curve("p1", "a"), curve("p2", "b"), curve("p2", "c")],
+        choose=("network", "protocol"),
+        arrangements=[("alone", ("protocol",), "network", None)],
+        x=axis,
+        y=axis,
+    )
+    chart = chart_of("some", "Some", document, apart=("protocol",))
+    assert set(chart.files) == {"some-p1", "some-p2"}
+    for draw in chart.files.values():
+        (axes,) = draw().axes
+        assert len(axes.get_lines()) == 1
