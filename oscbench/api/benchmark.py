@@ -113,7 +113,7 @@ def benchmark(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = benchmark([2], losses="eos", algorithms="mss", runs=folder, dry_run=True)
     ...     [step.stage.name for step in found.plan if step.stage.name != "beton"]
-    ['images', 'samples', 'train', 'features', 'scores']
+    ['images', 'samples', 'train', 'features', 'scores', 'best-epoch', 'features', 'scores']
     """
     from oscbench.stages.together import make_together, prepare
 

@@ -162,7 +162,7 @@ def test_a_verb_works_as_a_function(reader: Reader) -> None:
     names: dict[str, Any] = {}
     with contextlib.chdir(reader.folder):
         exec(FROM_PYTHON, names)
-    assert names["found"].best["algorithm"].tolist() == ["evm"]
+        assert names["found"].best["algorithm"].tolist() == ["evm"]
 
 
 def test_the_method_of_ones_own_works_and_keeps_the_contract(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

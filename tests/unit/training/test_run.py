@@ -53,12 +53,12 @@ def assert_same_weights(first: dict, second: dict) -> None:
 
 @pytest.mark.parametrize("loss", ["softmax", "garbage", "eos", "objectosphere"])
 def test_each_loss_learns_the_small_images(images: tuple, tmp_path: Path, loss: str) -> None:
-    rows = run_training(job(images, tmp_path, loss=loss, epochs=6), Workers(), CPU)
+    rows = run_training(job(images, tmp_path, loss=loss, epochs=16), Workers(), CPU)
     assert rows[-1]["val_accuracy"] > 0.6
     assert rows[-1]["train_loss"] < rows[0]["train_loss"]
     assert Checkpoint.load(tmp_path / LAST).n_outputs == (5 if loss == "garbage" else 4)
     table = read_epochs(tmp_path / EPOCHS)
-    assert [row["epoch"] for row in table] == [1, 2, 3, 4, 5, 6]
+    assert [row["epoch"] for row in table] == [*range(1, 17)]
     assert table[-1]["gamma"] == pytest.approx(rows[-1]["gamma"], rel=1e-5)
 
 
@@ -116,7 +116,8 @@ def test_early_stopping_counts_epochs_without_a_better_gamma(images: tuple, tmp_
     rows = run_training(one, Workers(), CPU)
     best = int(np.argmax([row["gamma"] for row in rows])) + 1
     assert len(rows) == best + 2 < 30
-    assert run_training(one, Workers(), CPU) == rows  # a finished run does nothing more
+    again = run_training(one, Workers(), CPU)  # a finished run does nothing more
+    assert repr(again) == repr(rows)  # a rate that is not reached is NaN, which equals nothing
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_step(images: tuple, tmp_path: Path) -> None:
