@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
     """Adds the verb."""
     app.command(
         epilog=examples(
-            "oscbench train --protocol 1 --loss eos",
+            "oscbench train --protocol 2 --loss eos",
             "oscbench train --protocol 2 --loss all --num-workers 2 --cpus-per-worker 1 --epochs 4",
         )
     )(train)
