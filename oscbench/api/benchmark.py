@@ -17,6 +17,7 @@ from oscbench.artifacts import is_complete
 from oscbench.errors import StoppedError, UsageError
 from oscbench.papers.panel import ALGORITHMS as PUBLISHED_ALGORITHMS
 from oscbench.progress import LOG_EVERY_SECONDS, duration
+from oscbench.store import check_local
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +123,7 @@ def benchmark(
         chosen_losses(losses),
         algorithms,
         seeds,
-        request={"runs": Path(runs), "data": data, "name": name},
+        request={"runs": check_local(Path(runs)), "data": data, "name": name},
         options=training_options(num_workers, cpus_per_worker, gpus_per_worker, loader),
         score_kind=score_kind,
         rule=rule,

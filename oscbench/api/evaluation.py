@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from oscbench.metrics import Interval, OscrCurve
+    from oscbench.metrics import Interval
     from oscbench.report.evaluation import AgainstKind, Options, SplitFigures
     from oscbench.report.ranking import Standing
     from oscbench.runs import Run
@@ -96,23 +96,14 @@ class Evaluation:
 
     def figures(self) -> dict[str, Any]:
         """Figures of matplotlib by name: OSCR of each split on either axis (``oscr_test_log``), and any ``ranking``."""
-        from oscbench.report.evaluation_plots import unique_labels
-        from oscbench.report.plots.oscr import oscr_figure
+        from oscbench.report.evaluation_plots import oscr_figures
         from oscbench.report.plots.ranking import ranking_figure
 
         if not self.runs:
             return {}
-        title, by_split = self.runs[0].title.origin.heading, dict[str, dict[str, dict[str, "OscrCurve"]]]()
-        for label, parts in zip(unique_labels(self.runs), self.measured, strict=True):
-            for part in parts:
-                for against in part.against:
-                    panel = f"{part.split}: {part.n_known} known, {against.n} {against.kind}"
-                    by_split.setdefault(part.split, {}).setdefault(panel, {})[label] = against.curve
-        drawn: dict[str, Any] = {"ranking": ranking_figure(self.standings, title=title)} if self.ranked else {}
-        for split, panels in by_split.items():
-            drawn[f"oscr_{split}_log"] = oscr_figure(panels, scale="log", title=title)
-            drawn[f"oscr_{split}_linear"] = oscr_figure(panels, scale="linear", title=title)
-        return drawn
+        title = self.runs[0].title.origin.heading
+        ranked = {"ranking": ranking_figure(self.standings, title=title)} if self.ranked else {}
+        return ranked | oscr_figures(self.runs, self.measured)
 
     def plots(self, folder: str | Path, *, fpr: float = 0.1) -> list[Path]:
         """Writes plots (PNG, PDF) into a folder: of what is ranked the order and the best, else of every run.

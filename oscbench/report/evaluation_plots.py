@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from oscbench.artifacts import write_text
 from oscbench.errors import OscbenchError
@@ -15,6 +16,7 @@ from oscbench.runs import Run
 
 log = logging.getLogger(__name__)
 
+SCALES: tuple[Literal["log", "linear"], ...] = ("log", "linear")
 MOST_CURVES = 12
 """Best methods of a ranking whose OSCR curves are drawn; of more none can be followed."""
 
@@ -66,10 +68,9 @@ def unique_labels(runs: Sequence[Run]) -> list[str]:
     return labels
 
 
-def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path) -> list[Path]:
-    """OSCR of all runs, a file for each split and axis, negatives and unknowns side by side."""
+def oscr_figures(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]]) -> dict[str, Any]:
+    """OSCR of all runs, a figure by name for each split and axis, negatives and unknowns side by side."""
     from oscbench.report.plots.oscr import oscr_figure
-    from oscbench.report.plots.style import save_figure
 
     by_split: dict[str, dict[str, dict[str, OscrCurve]]] = {}
     for label, splits in zip(unique_labels(runs), figures, strict=True):
@@ -77,12 +78,19 @@ def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], f
             for against in part.against:
                 panel = f"{part.split}: {part.n_known} known, {against.n} {against.kind}"
                 by_split.setdefault(part.split, {}).setdefault(panel, {})[label] = against.curve
-    paths = []
-    for split, panels in by_split.items():
-        for scale in ("log", "linear"):
-            figure = oscr_figure(panels, scale=scale, title=runs[0].title.origin.heading)
-            paths += save_figure(figure, folder, f"oscr_{split}_{scale}")
-    return paths
+    return {
+        f"oscr_{split}_{scale}": oscr_figure(panels, scale=scale, title=runs[0].title.origin.heading)
+        for split, panels in by_split.items()
+        for scale in SCALES
+    }
+
+
+def write_oscr(runs: Sequence[Run], figures: Sequence[Sequence[SplitFigures]], folder: Path) -> list[Path]:
+    """Writes ``oscr_figures``."""
+    from oscbench.report.plots.style import save_figure
+
+    drawn = oscr_figures(runs, figures)
+    return [path for name, figure in drawn.items() for path in save_figure(figure, folder, name)]
 
 
 def _write_scores_and_confusion(run: Run, folder: Path, suffix: str, fpr: float) -> list[Path]:
